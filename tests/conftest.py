@@ -1,0 +1,58 @@
+"""What the tests share: the tiny teacher of the repository, and what is used only where it is at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import daari_mlx  # noqa: F401  before any test imports MLX, so that the tests run on the BLAS that users get
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def tiny_teacher_path() -> Path:
+    """The folder of the seeded teacher that lies in the repository."""
+    return ROOT / "tests" / "tiny_teacher"
+
+
+@pytest.fixture(scope="session")
+def tiny_teacher(tiny_teacher_path: Path) -> tuple[Any, Any]:
+    """(model, tokenizer) of the tiny teacher, loaded once: leave its weights as they are."""
+    return _load(tiny_teacher_path)
+
+
+@pytest.fixture(scope="session")
+def demo_teacher_path() -> Path:
+    """The folder of SmolLM2-135M-Instruct in float32; mark such tests with ``teacher``."""
+    folder = os.environ.get("DAARI_DEMO_TEACHER")
+    if not folder:
+        pytest.skip("DAARI_DEMO_TEACHER names no folder with the demo teacher (scripts/test fetches it)")
+    if not (Path(folder) / "config.json").is_file():
+        pytest.fail(f"DAARI_DEMO_TEACHER={folder} holds no model")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def demo_teacher(demo_teacher_path: Path) -> tuple[Any, Any]:
+    """(model, tokenizer) of the demo teacher, loaded once: leave its weights as they are."""
+    return _load(demo_teacher_path)
+
+
+@pytest.fixture(scope="session")
+def shared_path() -> Path:
+    """A folder with public data sets under ``data/``: DAARI_SHARED, or ``shared`` beside the project."""
+    folder = Path(os.environ.get("DAARI_SHARED") or ROOT.parent / "shared")
+    if not (folder / "data").is_dir():
+        pytest.skip(f"{folder} has no data sets (DAARI_SHARED names the folder)")
+    return folder
+
+
+def _load(folder: Path) -> tuple[Any, Any]:
+    from mlx_lm import load
+
+    model, tokenizer = load(str(folder))[:2]
+    return model, tokenizer
