@@ -177,7 +177,10 @@ def _read(
         raise DaariError(f"limit must be at least 1, found {limit}")
     items: list[T] = []
     bad: list[str] = []
-    with _opened(path, split) as (name, handle, total), bar(total=total, desc=name, unit="row") as done:
+    with (
+        _opened(path, split) as (name, handle, total),
+        bar(total=total, desc=f"reading {Path(name).name}", unit="row") as done,
+    ):
         for number, line in enumerate(handle, start=1):
             done.update()
             line = line.removeprefix(BOM_UTF8).rstrip() if number == 1 else line.rstrip()
@@ -295,7 +298,7 @@ class _Renderer:
         _check_messages(messages)
         try:
             process_message_content(messages)  # parts are joined, the arguments of a call become an object
-            calls = [call["function"]["name"] for call in messages[-1].get("tool_calls") or []]
+            calls = [str(call["function"]["name"]) for call in messages[-1].get("tool_calls") or []]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _BadRow(f"malformed parts or tool calls: {type(error).__name__}: {error}") from error
         answered = messages[-1]["role"] == "assistant"

@@ -440,12 +440,11 @@ def test_an_answer_that_changes_the_prompt_is_a_bad_row(file: Path) -> None:
 
 
 def test_a_tool_call_that_the_template_leaves_out_is_a_bad_row(file: Path) -> None:
+    answer = {"role": "assistant", "content": "ok", "tool_calls": [CALL]}
     row = {
-        "messages": [
-            *chat("s", "q")["messages"],
-            {"role": "assistant", "content": "ok", "tool_calls": [CALL]},
-        ]
-    }
+        "messages": [*chat("s", "q")["messages"], answer],
+        "tools": [CALL],
+    }  # so that its name is in the prompt
     assert reason(file, build(NO_CALLS), row) == "the chat template leaves out the tool call find_home"
 
 
@@ -492,6 +491,50 @@ def test_many_bad_rows_make_one_error_with_the_first_five(file: Path, tokenizer:
 def test_nothing_left_is_an_error_even_when_skipping(file: Path, tokenizer: Any) -> None:
     with pytest.raises(DaariError, match=r"has 2 bad rows:(.|\n)*No row is good"):
         read_sequences(write(file, 3, 4), tokenizer, skip_bad_rows=True)
+
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["", "user", "assistant", "text", "\ud83d", "{"])
+)
+KEYS = st.sampled_from(
+    [
+        "messages",
+        "tools",
+        "prompt",
+        "completion",
+        "text",
+        "role",
+        "content",
+        "tool_calls",
+        "function",
+        "name",
+        "arguments",
+        "type",
+    ]
+)
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "elf"]), "content": JSON}, optional={"tool_calls": JSON}
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    row=JSON | st.fixed_dictionaries({"messages": st.lists(MESSAGE, max_size=3)}, optional={"tools": JSON})
+)
+def test_no_row_is_bad_enough_for_a_traceback(file: Path, tokenizer: Any, plain: Any, row: Any) -> None:
+    write(file, row, {"prompt": "p", "completion": "c"})
+    for one in (tokenizer, plain):
+        for read in (read_sequences, read_prompts):
+            rows = read(file, one, skip_bad_rows=True)
+            assert len(rows.items) + len(rows.skipped) == 2
 
 
 # --- files
