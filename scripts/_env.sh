@@ -28,7 +28,7 @@ find_python() {
             return
         fi
     done
-    die "need Python 3.11 or newer, found $(python3 --version 2>&1 || true). Install one, or name it: PYTHON=..."
+    die "need Python 3.11 or newer, found $(python3 --version 2>/dev/null || echo none). Install one, or name it: PYTHON=..."
 }
 
 extras() {
