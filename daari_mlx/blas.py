@@ -2,8 +2,8 @@
 
 The ``mlx-cpu`` wheel carries the reference BLAS, which multiplies matrices at about 4 GFLOP/s on one core.
 The loader resolves ``cblas_sgemm`` to the first library in the global scope that has it, so an OpenBLAS that
-is opened there before MLX takes the reference's place. It uses all cores, which is best for the decode loop,
-unless ``OPENBLAS_NUM_THREADS`` or ``OMP_NUM_THREADS`` says otherwise; both stay as the user set them.
+is opened there before MLX takes the reference's place. It uses all cores unless ``OPENBLAS_NUM_THREADS`` or
+``OMP_NUM_THREADS`` says otherwise; both stay as the user set them.
 
 ``DAARI_MLX_BLAS=off`` keeps MLX's own BLAS; a path (or a library name) uses that library and no other.
 """
@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 VARIABLE = "DAARI_MLX_BLAS"
-# The PyPI package goes first: version for version it is the newer one, and faster at 4-8 rows than Debian's.
+# The PyPI package goes first: newer than what Debian 12 has, and on a Zen 3 with 2 cores faster at 4-8 rows.
 PACKAGE = "ngsolve_openblas"
 SYSTEM_NAMES = ("libopenblasp.so.0", "libopenblas.so.0")  # Fedora's threaded build has a name of its own
 ADVICE = "install `daari-mlx[cpu]`, or the system's package (Debian: libopenblas0-pthread)"
