@@ -1,0 +1,87 @@
+"""The teacher answers the prompts itself: its own greedy stream is what will be drafted later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from daari_mlx.data import Prompt, Sequence
+from daari_mlx.errors import DaariError
+from daari_mlx.files import write_json
+from daari_mlx.progress import bar
+from daari_mlx.teacher import Teacher
+from daari_mlx.workdir import Workdir
+
+PART = 64  # prompts a part holds: what an interrupted run repeats at the most
+BATCH = 16  # answers that grow side by side: rows of one forward, nearly free where decoding is bound by bandwidth
+
+
+def answer_prompts(teacher: Teacher, prompts: list[Prompt], workdir: Workdir, max_tokens: int) -> list[Sequence]:
+    """Greedy answers of at most ``max_tokens`` tokens, in parts that a resumed run does not repeat.
+
+    Returns:
+        One sequence a prompt that got an answer, its end-of-sequence token included.
+    """
+    parts = range(0, len(prompts), PART)
+    sequences: list[Sequence] = []
+    with bar(total=len(prompts), desc="teacher answers", unit="prompt") as progress:
+        for number, start in enumerate(parts):
+            part = prompts[start : start + PART]
+            path = workdir.answers_path(number)
+            if not path.exists():
+                write_json(path, {"answers": _answer(teacher, [p.tokens for p in part], max_tokens, progress)})
+            else:
+                progress.update(len(part))
+            for prompt, answer in zip(part, _read_answers(path, len(part)), strict=True):
+                if answer:
+                    sequences.append(Sequence(prompt.tokens + answer, len(prompt.tokens), prompt.row, prompt.source))
+    if not sequences:
+        raise DaariError("The teacher gave no answer to any prompt: it ended each at once. Use --answers reference.")
+    return sequences
+
+
+def _read_answers(path: Path, count: int) -> list[list[int]]:
+    try:
+        answers = json.loads(path.read_text(encoding="utf-8"))["answers"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DaariError(f"{path} is damaged ({error}): remove it and run again, the teacher answers that part anew.") from error
+    if len(answers) != count:
+        raise DaariError(f"{path} holds {len(answers)} answers for {count} prompts: remove it and run again.")
+    return answers
+
+
+def _answer(teacher: Teacher, prompts: list[list[int]], max_tokens: int, progress: Any) -> list[list[int]]:
+    """The greedy answers to some prompts, batched where mlx-lm can batch this model's cache."""
+    from mlx_lm.generate import BatchGenerator
+    from mlx_lm.models.cache import make_prompt_cache
+
+    limit = teacher.context_length
+    budgets = [max_tokens if limit is None else max(1, min(max_tokens, limit - len(p))) for p in prompts]
+    if not all(hasattr(type(c), "merge") for c in make_prompt_cache(teacher.model)):
+        return [_answer_alone(teacher, p, n, progress) for p, n in zip(prompts, budgets, strict=True)]
+    generator = BatchGenerator(
+        teacher.model,
+        stop_tokens=[[t] for t in teacher.tokenizer.eos_token_ids],
+        completion_batch_size=BATCH,
+        prefill_batch_size=min(8, BATCH),
+    )
+    try:
+        uids = generator.insert(prompts, max_tokens=budgets)
+        answers: dict[int, list[int]] = {uid: [] for uid in uids}
+        while responses := generator.next_generated():
+            for response in responses:
+                answers[response.uid].append(int(response.token))
+                progress.update(response.finish_reason is not None)
+    finally:
+        generator.close()
+    return [answers[uid] for uid in uids]
+
+
+def _answer_alone(teacher: Teacher, prompt: list[int], max_tokens: int, progress: Any) -> list[int]:
+    import mlx_lm
+
+    steps = mlx_lm.stream_generate(teacher.model, teacher.tokenizer, prompt, max_tokens=max_tokens)
+    answer = [response.token for response in steps]
+    progress.update(1)
+    return answer

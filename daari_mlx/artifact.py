@@ -1,0 +1,223 @@
+"""A compiled graph as a folder, and back; a graph is only ever attached to the teacher it was compiled from.
+
+The folder holds ``config.json`` (format, teacher, settings, counts, hash of the arrays), ``graph.safetensors`` (arrays
+only), ``compile_stats.json`` and a ``README.md`` card. Nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import struct
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import mlx.nn as nn
+import numpy as np
+
+from daari_mlx.card import card_text
+from daari_mlx.errors import DaariError
+from daari_mlx.files import load_arrays, read_json, save_arrays, whole, write_json
+from daari_mlx.fingerprint import describe, differences, fingerprint
+from daari_mlx.graph import Graph
+from daari_mlx.nodes import Nodes, Projection
+
+FORMAT_VERSION = 1
+CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
+_ARRAYS = {  # name in the file: dtype in memory
+    "projection.mean": np.float32,
+    "projection.basis": np.float32,
+    "nodes.centroids": np.float32,
+    "nodes.support": np.int32,
+    "edges.start": np.int32,
+    "edges.token": np.int32,
+    "edges.probability": np.float32,
+    "steps.key": np.int64,
+    "steps.node": np.int32,
+    "prompts": np.uint64,
+}
+_TYPES = {"float32": "F32", "int32": "I32", "int64": "I64", "uint64": "U64"}  # safetensors' names
+
+
+def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:
+    """Write the artifact, whole or not at all; an older graph at ``path`` is replaced.
+
+    Args:
+        stats: what compilation counted; goes to ``compile_stats.json``, with the artifact's ``bytes`` added.
+
+    Raises:
+        DaariError: something else stands at ``path``; the disk is full.
+    """
+    path = Path(path)
+    check_target(path)
+    with whole(path) as beside:
+        beside.mkdir(parents=True, exist_ok=True)
+        save_arrays(beside / ARRAYS, _to_arrays(graph))
+        config = {
+            "format_version": FORMAT_VERSION,
+            "teacher": graph.teacher,
+            "layer": graph.layer,
+            "vocab_size": graph.vocab_size,
+            "hidden_size": graph.hidden_size,
+            "settings": stats.get("settings", {}),
+            "counts": {name: stats[name] for name in ("states", "sequences", "nodes", "edges", "steps") if name in stats},
+            "versions": versions(),
+            "arrays_sha256": _sha256(beside / ARRAYS),
+        }
+        write_json(beside / CONFIG, config)
+        size = sum(f.stat().st_size for f in beside.iterdir())
+        write_json(beside / STATS, {**stats, "bytes": size, "versions": versions()})
+        (beside / CARD).write_text(card_text(config, {**stats, "bytes": size}), encoding="utf-8")
+    return path
+
+
+def check_target(path: str | Path) -> None:
+    """Raise :class:`DaariError` where writing a graph to ``path`` would replace something that is no graph."""
+    path = Path(path)
+    if path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / CONFIG).is_file()):
+        kind = "a file" if path.is_file() else "a folder that holds other things"
+        raise DaariError(f"{path} is {kind}, not a graph: name another --graph-path.")
+
+
+def load_graph(path: str | Path) -> Graph:
+    """Read an artifact and check all of it.
+
+    Raises:
+        DaariError: it is missing, of another format version, truncated, altered, or holds values out of range.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise DaariError(f"There is no graph at {path}: give the folder that daari-mlx compile wrote.")
+    config = read_json(path / CONFIG, "graph's config.json")
+    if config.get("format_version") != FORMAT_VERSION:
+        raise DaariError(
+            f"The graph at {path} has format version {config.get('format_version')!r}, this daari-mlx reads {FORMAT_VERSION}: compile it anew."
+        )
+    for name, kind in (("teacher", dict), ("vocab_size", int), ("hidden_size", int), ("layer", (int, str))):
+        if not isinstance(config.get(name), kind) or isinstance(config.get(name), bool):
+            raise DaariError(f"The graph's config at {path} is damaged: {name!r} is {config.get(name)!r}. Compile it anew.")
+    _check_file(path / ARRAYS, str(config.get("arrays_sha256")))
+    graph = _from_arrays(load_arrays(path / ARRAYS), config)
+    graph.check()
+    if graph.hidden_size != config["hidden_size"]:
+        raise DaariError(f"The graph at {path} is damaged: its states are {graph.hidden_size} wide, its config says {config['hidden_size']}.")
+    return graph
+
+
+def read_stats(path: str | Path) -> dict[str, Any]:
+    """The ``compile_stats.json`` of an artifact."""
+    return read_json(Path(path) / STATS, "compile_stats.json")
+
+
+def attach(graph: Graph | str | Path, model: nn.Module, tokenizer: Any) -> Graph:
+    """The graph, after seeing that it was compiled from this very teacher and tokenizer.
+
+    Args:
+        graph: a graph or the folder it lies in (read once, until it changes).
+
+    Raises:
+        DaariError: naming both sides and what to do.
+    """
+    if not isinstance(graph, Graph):
+        graph = _load_cached(str(graph), _stamp(Path(graph)))
+    ours = fingerprint(model, tokenizer)
+    differing = differences(graph.teacher, ours)
+    if not differing:
+        return graph
+    what = "tokenizer" if set(differing) <= {"tokenizer", "vocab_size"} else "teacher"
+    raise DaariError(
+        f"The graph belongs to another {what} (they differ in: {', '.join(differing)}).\n"
+        f"  graph:  {describe(graph.teacher)}\n"
+        f"  loaded: {describe(ours)}\n"
+        "Load the teacher that the graph was compiled from, or compile one for this teacher: "
+        "daari-mlx compile --model <this model> --data <your data> --graph-path <folder>."
+    )
+
+
+@lru_cache(maxsize=4)
+def _load_cached(path: str, _: float) -> Graph:
+    return load_graph(path)
+
+
+def _stamp(path: Path) -> float:
+    config = path / CONFIG
+    return config.stat().st_mtime if config.exists() else 0.0
+
+
+def versions() -> dict[str, str]:
+    """Versions that the bytes of a graph depend on."""
+    names = ("daari-mlx", "mlx", "mlx-lm", "numpy", "scikit-learn")
+    found = {}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _to_arrays(graph: Graph) -> dict[str, np.ndarray]:
+    return {
+        "projection.mean": graph.nodes.projection.mean,
+        "projection.basis": graph.nodes.projection.basis,
+        "nodes.centroids": graph.nodes.centroids,
+        "nodes.support": graph.support,
+        "edges.start": graph.edge_start,
+        "edges.token": graph.edge_token,
+        "edges.probability": graph.edge_probability,
+        "steps.key": graph.step_key,
+        "steps.node": graph.step_node,
+        "prompts": graph.prompts,
+    }
+
+
+def _from_arrays(arrays: dict[str, np.ndarray], config: dict[str, Any]) -> Graph:
+    return Graph(
+        nodes=Nodes(Projection(arrays["projection.mean"], arrays["projection.basis"]), arrays["nodes.centroids"]),
+        layer=config["layer"],
+        vocab_size=config["vocab_size"],
+        edge_start=arrays["edges.start"],
+        edge_token=arrays["edges.token"],
+        edge_probability=arrays["edges.probability"],
+        support=arrays["nodes.support"],
+        step_key=arrays["steps.key"],
+        step_node=arrays["steps.node"],
+        teacher=config["teacher"],
+        prompts=arrays["prompts"],
+    )
+
+
+def _check_file(path: Path, expected: str) -> None:
+    """The safetensors header is read by hand first: its offsets must fit the file before any reader trusts them."""
+    if not path.is_file():
+        raise DaariError(f"The graph is incomplete: {path} is missing. Compile it anew, or fetch it again.")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        if length > size - 8:
+            raise DaariError(f"{path} is truncated: {size} bytes are fewer than its header says. Compile it anew, or fetch it again.")
+        try:
+            header = json.loads(file.read(length))
+            entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+            described = {n: (e["dtype"], [int(x) for x in e["shape"]], *map(int, e["data_offsets"])) for n, e in entries.items()}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DaariError(f"{path} is damaged: its header cannot be read ({error}).") from error
+    if set(described) != set(_ARRAYS):
+        raise DaariError(f"{path} is damaged: it should hold {sorted(_ARRAYS)}, found {sorted(described)}.")
+    for name, (kind, shape, begin, end) in described.items():
+        dtype = np.dtype(_ARRAYS[name])
+        count = 1
+        for extent in shape:
+            count *= extent
+        if kind != _TYPES[dtype.name] or min(shape, default=0) < 0 or not 0 <= begin <= end <= size - 8 - length or end - begin != count * dtype.itemsize:
+            raise DaariError(f"{path} is damaged or truncated: {name} is {kind} {shape} at bytes {begin} to {end} of {size - 8 - length}.")
+    if _sha256(path) != expected:
+        raise DaariError(f"{path} was altered: its content does not match the hash in {CONFIG}. Compile it anew, or fetch it again.")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,239 @@
+"""Stages 4 and 5: from shards of reduced states to nodes, edges and steps."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daari_mlx.errors import DaariError
+from daari_mlx.extract import extraction_record
+from daari_mlx.graph import MAX_EDGES, NO_NODE, Graph
+from daari_mlx.nodes import FloatArray, IntArray, Nodes
+from daari_mlx.progress import bar
+from daari_mlx.workdir import Shard, Workdir
+
+MIN_NODES, MAX_NODES = 64, 8192
+STATES_PER_NODE = 12  # for --nodes auto: finer nodes decide better until they become too rare to trust
+FIT_STATES_PER_NODE = 64  # states a node's centroid is fitted on, at the most
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A graph and what its compilation counted (``compile_stats.json``)."""
+
+    graph: Graph
+    stats: dict[str, Any]
+
+
+def compile_graph(workdir: Workdir, *, nodes: int | None = None, seed: int = 0) -> Compiled:
+    """Compile a finished extraction.
+
+    Args:
+        workdir: what ``extract`` filled.
+        nodes: N; None derives it from the number of states. Everything else follows from it.
+        seed: of the clustering; the same inputs, seed and versions give the same bytes.
+
+    Raises:
+        DaariError: the extraction is not finished, or too small for ``nodes``.
+    """
+    extraction, plan = extraction_record(workdir), workdir.read_plan()
+    clock = _Clock()
+    shards = list(_light(workdir))
+    states = sum(len(s.tokens) for s in shards)
+    count = auto_nodes(states) if nodes is None else nodes
+    if count < 1 or count > states:
+        raise DaariError(f"--nodes is {count}, but there are {states} states to make nodes from: give 1 to {states}, or more data.")
+    centroids = _cluster(_sample(workdir, states, min(states, count * FIT_STATES_PER_NODE), seed), count, seed)
+    found = Nodes(workdir.read_projection(), centroids)
+    clock.lap("cluster")
+    labels = _label(workdir, found, states)
+    clock.lap("label")
+    tokens = np.concatenate([s.tokens for s in shards])
+    follows, drafted = _rows(shards)
+    vocab_size = max(int(plan.teacher["vocab_size"]), int(tokens.max()) + 1)
+    edge_start, edge_token, edge_probability, support = _edges(labels[drafted], tokens[drafted], count, vocab_size)
+    step_key, step_node = _steps(labels, tokens, follows, count, vocab_size)
+    clock.lap("count")
+    graph = Graph(
+        nodes=found,
+        layer=plan.layer,
+        vocab_size=vocab_size,
+        edge_start=edge_start,
+        edge_token=edge_token,
+        edge_probability=edge_probability,
+        support=support,
+        step_key=step_key,
+        step_node=step_node,
+        teacher=plan.teacher,
+        prompts=np.unique(np.concatenate([s.prompts for s in shards])),
+    )
+    graph.check()
+    stats = {
+        **summary(graph, int(drafted.sum())),
+        "states": states,
+        "sequences": extraction["sequences"],
+        "seconds": {**extraction["seconds"], **clock.laps},  # type: ignore[dict-item]
+        "peak_mb": peak_mb(),
+        "settings": {
+            "nodes": count,
+            "nodes_asked": "auto" if nodes is None else nodes,
+            "seed": seed,
+            "layer": plan.layer,
+            "dimensions": plan.dimensions,
+            "answers": plan.answers,
+            "max_tokens": plan.max_tokens,
+            "corpus": plan.corpus,
+        },
+    }
+    return Compiled(graph, stats)
+
+
+def auto_nodes(states: int) -> int:
+    """N for a number of states: the power of two near ``states / STATES_PER_NODE``, within bounds."""
+    wanted = max(1.0, states / STATES_PER_NODE)
+    return int(min(max(2 ** round(np.log2(wanted)), MIN_NODES), MAX_NODES, states))
+
+
+def summary(graph: Graph, drafted: int) -> dict[str, Any]:
+    """What a graph is, in figures.
+
+    Args:
+        drafted: how many states an answer token was chosen from.
+
+    Returns:
+        ``nodes``, ``edges``, ``steps``; ``top_edge_mass``, the share of those states whose token is their node's top
+        edge; ``path_reuse``, states for each distinct edge.
+    """
+    has_edge = np.diff(graph.edge_start) > 0
+    top = graph.edge_probability[graph.edge_start[:-1][has_edge]]
+    edges = len(graph.edge_token)
+    return {
+        "nodes": graph.size,
+        "edges": edges,
+        "steps": len(graph.step_key),
+        "top_edge_mass": float((top * graph.support[has_edge]).sum() / max(drafted, 1)),
+        "path_reuse": drafted / max(edges, 1),
+    }
+
+
+def peak_mb() -> float:
+    """The most memory this process has held, in MB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+
+
+class _Clock:
+    """Seconds per stage."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now
+
+
+def _light(workdir: Workdir) -> list[Shard]:
+    """All shards without their states: 4 bytes a state stay in memory."""
+    light = [Shard(s.reduced[:0], s.tokens, s.rows, s.lead, s.prompts) for s in workdir.read_shards()]
+    if not light:
+        raise DaariError(f"The workdir {workdir.path} has no shards: extract again.")
+    return light
+
+
+def _sample(workdir: Workdir, states: int, wanted: int, seed: int) -> FloatArray:
+    """``wanted`` of all states, chosen evenly by chance; ``(wanted, D)`` float32."""
+    chosen = np.sort(np.random.default_rng(seed).choice(states, wanted, replace=False))
+    parts, start = [], 0
+    for shard in workdir.read_shards():
+        inside = chosen[np.searchsorted(chosen, start) : np.searchsorted(chosen, start + len(shard.reduced))] - start
+        parts.append(shard.reduced[inside].astype(np.float32))
+        start += len(shard.reduced)
+    return np.concatenate(parts)
+
+
+def _cluster(sample: FloatArray, count: int, seed: int) -> FloatArray:
+    """Centroids by scikit-learn's mini-batch k-means."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    batch = max(4096, 2 * count)
+    kmeans = MiniBatchKMeans(
+        n_clusters=count,
+        batch_size=min(batch, len(sample)),
+        init="k-means++",
+        n_init=1,
+        init_size=min(len(sample), 3 * count),
+        max_iter=30,
+        max_no_improvement=20,
+        reassignment_ratio=0.0,
+        random_state=seed,
+    )
+    kmeans.fit(sample)
+    return np.ascontiguousarray(kmeans.cluster_centers_, dtype=np.float32)
+
+
+def _label(workdir: Workdir, nodes: Nodes, states: int) -> IntArray:
+    """The node of every state, ``(states,)`` int32."""
+    labels = np.empty(states, np.int32)
+    start = 0
+    with bar(total=states, desc="nodes", unit="state") as progress:
+        for shard in workdir.read_shards():
+            labels[start : start + len(shard.reduced)] = nodes.label(shard.reduced)
+            start += len(shard.reduced)
+            progress.update(len(shard.reduced))
+    return labels
+
+
+def _rows(shards: list[Shard]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """For every state: whether the next row continues its sequence, and whether it chose an answer token."""
+    rows = np.concatenate([s.rows for s in shards]).astype(np.int64)
+    lead = np.concatenate([s.lead for s in shards])
+    ends = np.cumsum(rows)
+    follows = np.ones(int(ends[-1]), bool)
+    follows[ends - 1] = False
+    drafted = np.arange(len(follows)) - np.repeat(ends - rows, rows) >= np.repeat(lead, rows)
+    return follows, drafted
+
+
+def _edges(
+    labels: IntArray, tokens: IntArray, count: int, vocab_size: int
+) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+    """The ``MAX_EDGES`` commonest tokens of each node with their shares, and the support of each node."""
+    key, seen = np.unique(labels.astype(np.int64) * vocab_size + tokens, return_counts=True)
+    node, token = key // vocab_size, key % vocab_size
+    support = np.bincount(labels, minlength=count)
+    order = np.lexsort((token, -seen, node))
+    node, token, seen = node[order], token[order], seen[order]
+    first = np.searchsorted(node, np.arange(count))
+    kept = np.arange(len(node)) - first[node] < MAX_EDGES
+    start = np.searchsorted(node[kept], np.arange(count + 1)).astype(np.int32)
+    share = (seen[kept] / support[node[kept]]).astype(np.float32)
+    return start, token[kept].astype(np.int32), share, support.astype(np.int32)
+
+
+def _steps(
+    labels: IntArray, tokens: IntArray, follows: NDArray[np.bool_], count: int, vocab_size: int
+) -> tuple[NDArray[np.int64], IntArray]:
+    """Where each (node, token) mostly led, and, from "any node" (number ``count``), where each token mostly led."""
+    origin, target = labels[:-1][follows[:-1]].astype(np.int64), labels[1:][follows[:-1]]
+    token = tokens[:-1][follows[:-1]]
+    keys, nodes = [], []
+    for source in (origin, np.full_like(origin, count)):
+        step, seen = np.unique((source * vocab_size + token) * (count + 1) + target, return_counts=True)
+        key, node = step // (count + 1), step % (count + 1)
+        order = np.lexsort((node, -seen, key))
+        key, node = key[order], node[order]
+        best = np.concatenate([[True], key[1:] != key[:-1]]) if len(key) else np.zeros(0, bool)
+        keys.append(key[best])
+        nodes.append(node[best])
+    return np.concatenate(keys), np.concatenate(nodes).astype(np.int32)
+
+
+__all__ = ["NO_NODE", "Compiled", "auto_nodes", "compile_graph", "peak_mb", "summary"]

@@ -1,0 +1,240 @@
+"""`generate` and `stream_generate` with mlx-lm's names: text from tokens, and the response that extends mlx-lm's."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm import GenerationResponse as PlainResponse
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.sample_utils import greedy_sampler
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from daari_mlx import probe
+from daari_mlx.accept import Statistics
+from daari_mlx.artifact import attach
+from daari_mlx.draft import Drafter, GraphDrafter
+from daari_mlx.errors import DaariError
+from daari_mlx.fingerprint import context_length
+from daari_mlx.graph import Graph
+from daari_mlx.rewind import refuses_drafts
+from daari_mlx.rounds import Emitted, Options, generate_step
+from daari_mlx.tap import Tap, tap_model
+
+DraftLength = int | Literal["auto"]
+
+
+@dataclass
+class GenerationResponse(PlainResponse):
+    """mlx-lm's response with what drafting did.
+
+    Attributes:
+        source: which source drafted this token; None for the teacher's own bonus token. ``from_draft`` says whether
+            it was drafted.
+        statistics: the counts so far; one object for the whole answer, so read or copy it at the end.
+    """
+
+    source: str | None = None
+    statistics: Statistics = field(default_factory=Statistics)
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Emitted tokens per teacher forward after prefill, so far; plain decoding is 1.0."""
+        return self.statistics.tokens_per_forward
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted draft tokens per draft token, so far."""
+        return self.statistics.acceptance_rate
+
+    @property
+    def drafting_off(self) -> str | None:
+        """Why nothing was drafted, or None while drafting is on."""
+        return self.statistics.drafting_off
+
+
+def stream_generate(
+    model: nn.Module,
+    tokenizer: Any,
+    prompt: str | mx.array | list[int],
+    max_tokens: int = 256,
+    *,
+    graph: Graph | str | None = None,
+    drafter: Drafter | None = None,
+    num_draft_tokens: DraftLength = "auto",
+    prompt_cache: list[Any] | None = None,
+    max_kv_size: int | None = None,
+    sampler: Any = None,
+    logits_processors: list[Any] | None = None,
+    prefill_step_size: int = 2048,
+    kv_bits: int | None = None,
+    kv_group_size: int = 64,
+    quantized_kv_start: int = 5000,
+    prompt_progress_callback: Any = None,
+    stream: Any = None,
+) -> Iterator[GenerationResponse]:
+    """Stream an answer: the same tokens as ``mlx_lm.stream_generate``, several a teacher forward.
+
+    Args:
+        model, tokenizer: as ``mlx_lm.load`` gives them: the teacher.
+        prompt: text or token ids.
+        max_tokens: tokens at the most, exactly kept; -1 for no limit.
+        graph: a compiled graph or the folder it lies in; None decodes plainly.
+        drafter: any other drafter, in place of a graph.
+        num_draft_tokens: how many tokens a round drafts; ``"auto"`` lets the path's probability and this machine's
+            T(m) decide (measured at the first use and kept); 0 drafts nothing.
+        prompt_cache: mlx-lm's prompt cache, changed in place. Afterwards, also after ``close()`` or an exception, it
+            holds exactly prompt + emitted tokens but the last one.
+        The others are mlx-lm's.
+
+    Yields:
+        One :class:`GenerationResponse` a token, as mlx-lm does.
+
+    Raises:
+        DaariError: a graph of another teacher, an empty or too long prompt.
+        ValueError: ``max_tokens`` of 0.
+    """
+    if max_tokens == 0:
+        raise DaariError("max_tokens is 0: give at least 1, or -1 for no limit.")
+    if not isinstance(tokenizer, TokenizerWrapper):
+        tokenizer = TokenizerWrapper(tokenizer)
+    statistics = Statistics()
+    cache = prompt_cache if prompt_cache is not None else make_prompt_cache(model, max_kv_size=max_kv_size)
+    chosen, tap = choose_drafter(model, tokenizer, cache, statistics, graph, drafter, num_draft_tokens)
+    options = Options(
+        max_tokens=max_tokens,
+        sampler=None if sampler is greedy_sampler else sampler,
+        logits_processors=logits_processors,
+        prefill_step_size=prefill_step_size,
+        kv_bits=kv_bits,
+        kv_group_size=kv_group_size,
+        quantized_kv_start=quantized_kv_start,
+        prompt_progress_callback=prompt_progress_callback,
+        context_length=context_length(model),
+        stream=stream,
+    )
+    ids = encode_prompt(tokenizer, prompt, options.context_length)
+    steps = generate_step(ids, model, cache, options=options, drafter=chosen, tap=tap, statistics=statistics)
+    yield from _responses(steps, model, tokenizer, len(ids), options, statistics)
+
+
+def generate(
+    model: nn.Module, tokenizer: Any, prompt: str | mx.array | list[int], verbose: bool = False, **kwargs: Any
+) -> str:
+    """The whole answer as text; ``kwargs`` are those of :func:`stream_generate`.
+
+    Args:
+        verbose: print the text as it comes and the figures at the end, as mlx-lm does.
+    """
+    text, response = "", None
+    for response in stream_generate(model, tokenizer, prompt, **kwargs):
+        text += response.text
+        if verbose:
+            print(response.text, end="", flush=True)
+    if verbose and response is not None:
+        print(
+            f"\n{'=' * 10}\nPrompt: {response.prompt_tokens} tokens, {response.prompt_tps:.3f} tokens-per-sec\n"
+            f"Generation: {response.generation_tokens} tokens, {response.generation_tps:.3f} tokens-per-sec\n"
+            f"Drafting: {response.tokens_per_forward:.2f} tokens per forward, {response.acceptance_rate:.0%} accepted\n"
+            f"Peak memory: {response.peak_memory:.3f} GB"
+        )
+    return text
+
+
+def choose_drafter(
+    model: nn.Module,
+    tokenizer: Any,
+    cache: list[Any],
+    statistics: Statistics,
+    graph: Graph | str | None,
+    drafter: Drafter | None,
+    num_draft_tokens: DraftLength,
+) -> tuple[Drafter | None, Tap | None]:
+    """Who drafts and where its states are read; ``statistics.drafting_off`` says why nobody does."""
+    if graph is not None and drafter is not None:
+        raise DaariError("Both graph and drafter were given: give one of them.")
+    if num_draft_tokens != "auto" and (not isinstance(num_draft_tokens, int) or num_draft_tokens < 0):
+        raise DaariError(f"num_draft_tokens is {num_draft_tokens!r}: give a number from 0 on, or 'auto'.")
+    if graph is None and drafter is None:
+        statistics.drafting_off = "no graph was given"
+    elif num_draft_tokens == 0:
+        statistics.drafting_off = "num_draft_tokens is 0"
+    else:
+        statistics.drafting_off = refuses_drafts(cache)
+    known = attach(graph, model, tokenizer) if graph is not None else None
+    if statistics.drafting_off is not None:
+        return None, None
+    if known is None:
+        return drafter, tap_model(model)[0]
+    tap, width = tap_model(model, known.layer)
+    if width != known.hidden_size:
+        raise DaariError(f"The graph reads states of width {known.hidden_size}, this teacher's are {width} wide: compile it anew.")
+    if num_draft_tokens == "auto":
+        return GraphDrafter(known, cost=probe.cost_of(model)), tap
+    return GraphDrafter(known, num_draft_tokens=num_draft_tokens), tap
+
+
+def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int], limit: int | None) -> list[int]:
+    """Token ids of a prompt, encoded as mlx-lm does.
+
+    Raises:
+        DaariError: where it is empty, or leaves no room within ``limit`` tokens (None: not known).
+    """
+    if isinstance(prompt, str):
+        special = tokenizer.bos_token is None or not prompt.startswith(tokenizer.bos_token)
+        ids = tokenizer.encode(prompt, add_special_tokens=special)
+    else:
+        ids = prompt.tolist() if isinstance(prompt, mx.array) else list(prompt)
+    if not ids:
+        raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
+    if limit is not None and len(ids) >= limit:
+        raise DaariError(f"The prompt has {len(ids)} tokens, the teacher's context holds {limit}: shorten it.")
+    return ids
+
+
+def _responses(
+    steps: Iterator[Emitted], model: nn.Module, tokenizer: Any, prompt_tokens: int, options: Options, statistics: Statistics
+) -> Iterator[GenerationResponse]:
+    """Tokens to text and figures, exactly as mlx-lm counts and ends them."""
+    detokenizer = tokenizer.detokenizer
+    wired_limit = importlib.import_module("mlx_lm.generate").wired_limit
+    count, prompt_tps, start = 0, 0.0, time.perf_counter()
+
+    def response(step: Emitted, finish_reason: str | None) -> GenerationResponse:
+        return GenerationResponse(
+            text=detokenizer.last_segment,
+            token=step.token,
+            logprobs=step.logprobs,
+            from_draft=step.source is not None,
+            prompt_tokens=prompt_tokens,
+            prompt_tps=prompt_tps,
+            generation_tokens=count,
+            generation_tps=count / (time.perf_counter() - start),
+            peak_memory=mx.get_peak_memory() / 1e9,
+            finish_reason=finish_reason,
+            source=step.source,
+            statistics=statistics,
+        )
+
+    with wired_limit(model, [options.run_stream()]):
+        try:
+            for step in steps:
+                if count == 0:
+                    now = time.perf_counter()
+                    prompt_tps, start = prompt_tokens / (now - start), now
+                count += 1
+                ended = step.token in tokenizer.eos_token_ids
+                if not ended:
+                    detokenizer.add_token(step.token)
+                if ended or count == options.max_tokens:
+                    break
+                yield response(step, None)
+        finally:
+            steps.close()  # type: ignore[attr-defined]  # a generator: the cache is exact from here on
+        detokenizer.finalize()
+        yield response(step, "stop" if ended else "length")

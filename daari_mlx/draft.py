@@ -1,0 +1,105 @@
+"""Stage 6, draft: walk the graph from the teacher's true state and propose tokens.
+
+A drafter is anything with the one method of :class:`Drafter`. The walk is table look-ups: no matrix product per token;
+re-anchoring, once a round, is the only arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from daari_mlx.graph import NO_NODE, Graph
+from daari_mlx.length import MAX_DRAFT, Cost, best_length
+from daari_mlx.nodes import FloatArray
+
+
+@dataclass(slots=True)
+class Context:
+    """What a drafter may look at.
+
+    Attributes:
+        tokens: prompt and emitted tokens; the draft continues after the last of them.
+        state: ``(H,)`` float32, the teacher state from which ``tokens[-1]`` was chosen (the state at ``tokens[-2]``);
+            None when no forward has shown one yet.
+    """
+
+    tokens: list[int]
+    state: FloatArray | None
+
+
+@dataclass(slots=True)
+class Draft:
+    """A proposed continuation.
+
+    Attributes:
+        tokens: the draft tokens, possibly none.
+        probabilities: the drafter's probability that each is right, given that all before it are.
+        source: which source drafted them.
+        anchor: the node of the teacher's true state, or ``NO_NODE``.
+        nodes: the node stood on when each token was drafted.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+    source: str = "edge"
+    anchor: int = NO_NODE
+    nodes: list[int] = field(default_factory=list)
+
+
+class Drafter(Protocol):
+    """Proposes what the teacher will say next."""
+
+    def draft(self, context: Context, limit: int, pending: int) -> Draft:
+        """At most ``limit`` draft tokens after ``context.tokens``.
+
+        Args:
+            context: what has been said and the teacher's last state.
+            limit: the most tokens that may be drafted, at least 1.
+            pending: rows that the verify forward has to carry besides the last token and the draft.
+        """
+        ...
+
+
+class GraphDrafter:
+    """Anchors on the teacher's state, takes the step of the token chosen there, and walks top edges.
+
+    Args:
+        graph: the compiled graph.
+        num_draft_tokens: draft exactly this many tokens when the graph knows so many; None lets the path's
+            probability and ``cost`` decide.
+        cost: T(m)/T(1) of this teacher on this machine; needed when ``num_draft_tokens`` is None.
+    """
+
+    def __init__(self, graph: Graph, *, num_draft_tokens: int | None = None, cost: Cost | None = None) -> None:
+        if num_draft_tokens is None and cost is None:
+            raise ValueError("GraphDrafter needs num_draft_tokens or a cost curve to choose a length from.")
+        self.graph = graph
+        self.num_draft_tokens = num_draft_tokens
+        self.cost = cost
+
+    def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
+        """See :meth:`Drafter.draft`; empty when there is no state or the graph has never seen this step."""
+        if context.state is None:
+            return Draft()
+        anchor = self.graph.nodes.anchor(context.state)
+        draft = self.walk(self.graph.step(anchor, context.tokens[-1]), min(limit, self.num_draft_tokens or MAX_DRAFT))
+        draft.anchor = anchor
+        if self.cost is not None and self.num_draft_tokens is None:
+            length = best_length(draft.probabilities, self.cost, pending)
+            del draft.tokens[length:], draft.probabilities[length:], draft.nodes[length:]
+        return draft
+
+    def walk(self, node: int, limit: int) -> Draft:
+        """Follow top edges from ``node`` for at most ``limit`` tokens, or until nothing more was ever observed."""
+        token_of, probability_of, target_of = self.graph.walk
+        draft = Draft()
+        while node != NO_NODE and len(draft.tokens) < limit:
+            probability = probability_of[node]
+            if probability == 0:
+                break
+            draft.tokens.append(token_of[node])
+            draft.probabilities.append(probability)
+            draft.nodes.append(node)
+            node = target_of[node]
+        return draft

@@ -1,0 +1,146 @@
+"""`SpecEngine`: a teacher, its graph, and one prompt cache that is kept from answer to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import common_prefix_len
+
+from daari_mlx.artifact import attach, load_graph
+from daari_mlx.decode import DraftLength, GenerationResponse, stream_generate
+from daari_mlx.errors import DaariError
+from daari_mlx.graph import Graph
+from daari_mlx.rewind import drop_last
+from daari_mlx.teacher import load_teacher
+
+Messages = list[dict[str, Any]]
+
+
+class SpecEngine:
+    """Answers chats with a teacher and its graph.
+
+    The prompt cache is kept: what a new chat shares with the last one (the system prompt, all earlier turns) is not
+    computed again. One engine serves one answer at a time.
+
+    Args:
+        model: a loaded model, or a folder or Hub repository to load.
+        graph: a compiled graph or its folder; None decodes plainly.
+        tokenizer: of a loaded model; None takes it from where the graph says its teacher came from.
+        adapter_path: of a model given by name.
+        num_draft_tokens: see :func:`daari_mlx.stream_generate`.
+        max_kv_size: mlx-lm's.
+
+    Raises:
+        DaariError: nothing to load there, or a graph of another teacher.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | str | Path,
+        graph: Graph | str | Path | None = None,
+        *,
+        tokenizer: Any = None,
+        adapter_path: str | None = None,
+        num_draft_tokens: DraftLength = "auto",
+        max_kv_size: int | None = None,
+    ) -> None:
+        known = load_graph(graph) if isinstance(graph, (str, Path)) else graph
+        if isinstance(model, (str, Path)):
+            teacher = load_teacher(str(model), adapter_path=adapter_path)
+            model, tokenizer = teacher.model, tokenizer or teacher.tokenizer
+        self.model = model
+        self.tokenizer = tokenizer or _tokenizer_of(known)
+        self.graph = None if known is None else attach(known, model, self.tokenizer)
+        self.num_draft_tokens = num_draft_tokens
+        self.max_kv_size = max_kv_size
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the conversation: the next prompt is prefilled from its start."""
+        self.cache = make_prompt_cache(self.model, max_kv_size=self.max_kv_size)
+        self.cached: list[int] = []
+
+    def generate_chat(self, messages: Messages, **options: Any) -> tuple[str, dict[str, Any]]:
+        """Answer a chat.
+
+        Args:
+            messages: ``[{"role": ..., "content": ...}, ...]``; the answer to the last one is given.
+            options: those of :meth:`stream_chat`.
+
+        Returns:
+            The answer's text, and ``{"tokens", "calls", "tokens_per_call", "acceptance_rate", ...}``: emitted tokens,
+            teacher forwards after prefill, and what drafting did (:class:`daari_mlx.accept.Statistics`).
+        """
+        text, last = "", None
+        for last in self.stream_chat(messages, **options):
+            text += last.text
+        if last is None:
+            raise DaariError("The teacher gave no token.")
+        stats = {**last.statistics.as_dict(), "prompt_tokens": last.prompt_tokens, "finish_reason": last.finish_reason}
+        return text, stats
+
+    def stream_chat(
+        self,
+        messages: Messages,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_config: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Iterator[GenerationResponse]:
+        """Stream the answer to a chat; ``prompt_tokens`` in the responses counts only what had to be prefilled.
+
+        Args:
+            messages: as for :meth:`generate_chat`.
+            tools: function descriptions for the chat template.
+            chat_template_config: further variables for the chat template.
+            options: those of :func:`daari_mlx.stream_generate` but graph, cache and draft length.
+        """
+        if not messages:
+            raise DaariError("There are no messages: give at least one, as {'role': 'user', 'content': ...}.")
+        ids = self.tokenizer.apply_chat_template(
+            messages, tools=tools, add_generation_prompt=True, return_dict=False, **(chat_template_config or {})
+        )
+        return self.stream_tokens(ids, **options)
+
+    def stream_tokens(self, ids: list[int], **options: Any) -> Iterator[GenerationResponse]:
+        """Stream the answer to token ids; what the cache already holds of them is not computed again."""
+        shared = min(common_prefix_len(self.cached, ids), len(ids) - 1)
+        if shared < len(self.cached) and not drop_last(self.cache, len(self.cached) - shared):
+            self.reset()
+        held = self.cached[: min(shared, len(self.cached))]
+        emitted: list[int] = []
+        self.cached = []  # until the answer has ended one way or another, the cache holds more than is known here
+        responses = stream_generate(
+            self.model,
+            self.tokenizer,
+            ids[len(held) :],
+            graph=self.graph,
+            num_draft_tokens=self.num_draft_tokens,
+            prompt_cache=self.cache,
+            max_kv_size=self.max_kv_size,
+            **options,
+        )
+        try:
+            for response in responses:
+                emitted.append(response.token)
+                yield response
+        finally:
+            responses.close()  # type: ignore[attr-defined]  # a generator
+            if emitted:
+                self.cached = [*ids, *emitted[:-1]]
+            else:
+                self.reset()  # prefill did not end: nobody knows how far it came
+
+
+def _tokenizer_of(graph: Graph | None) -> Any:
+    """The tokenizer that the graph's teacher was loaded with."""
+    source = graph.teacher.get("source") if graph is not None else None
+    if not isinstance(source, str) or not Path(source).is_dir():
+        raise DaariError("SpecEngine was given a loaded model without its tokenizer: give tokenizer=... as mlx_lm.load returned it.")
+    from mlx_lm.utils import load_tokenizer
+
+    return load_tokenizer(Path(source))

@@ -1,0 +1,108 @@
+"""Writing files so that a partial one never looks whole: beside its place, then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from daari_mlx.errors import DaariError
+
+PARTIAL = ".partial"  # ends the name of a file or folder that is being written
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Give a name beside ``path`` to write to; it takes ``path``'s place when the block ends well, else it is removed.
+
+    Works for a file or a folder; what stood at ``path`` is replaced.
+
+    Raises:
+        DaariError: where the disk is full.
+    """
+    beside = path.with_name(path.name + PARTIAL)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield beside
+        if beside.is_dir() and path.exists():
+            old = path.with_name(path.name + ".old")
+            remove(old)
+            path.rename(old)
+            beside.rename(path)
+            remove(old)
+        else:
+            os.replace(beside, path)
+    except BaseException as error:
+        remove(beside)
+        full = isinstance(error, OSError) and error.errno == 28
+        if full or (isinstance(error, RuntimeError) and "write" in str(error).lower()):
+            free = shutil.disk_usage(path.parent).free / 1e6
+            raise DaariError(
+                f"Could not write {path}: the disk is full ({free:.0f} MB free). What was written before is whole: make room and "
+                "run the same command again, it goes on from there."
+            ) from error
+        raise
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder if there is one."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, whole or not at all; keys keep their order."""
+    with whole(path) as beside:
+        beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        DaariError: where it is missing or is none; ``what`` names it in the message.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DaariError(f"There is no {what} at {path}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DaariError(f"The {what} at {path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise DaariError(f"The {what} at {path} should hold a JSON object, found {type(value).__name__}.")
+    return value
+
+
+def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write arrays as safetensors, whole or not at all; equal arrays give equal bytes."""
+    with whole(path) as beside:
+        # mx.save_safetensors adds the suffix where it is missing, so the name beside keeps it
+        named = beside.with_name(beside.name + ".safetensors")
+        try:
+            mx.save_safetensors(str(named), {name: mx.array(array) for name, array in sorted(arrays.items())})
+            named.rename(beside)
+        finally:
+            remove(named)
+
+
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read arrays that :func:`save_arrays` wrote."""
+    loaded: dict[str, mx.array] = mx.load(str(path), format="safetensors")  # type: ignore[assignment]
+    return {name: np.array(array) for name, array in loaded.items()}
+
+
+def once(path: Path, make: Callable[[], None]) -> bool:
+    """Call ``make`` unless ``path`` is there already; return whether it was called. What a resumed run does not repeat."""
+    if path.exists():
+        return False
+    make()
+    return True

@@ -1,0 +1,64 @@
+"""Stage 7, length: how far to draft, from the path's probabilities and what a forward over m rows costs.
+
+T(m) has cliffs and flat bands (kernels switch at row limits), so the choice is an argmax over every length, never a
+threshold on the probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MAX_DRAFT = 32  # the longest draft that is ever considered: the kernels' flat bands end at 32 rows
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """T(m)/T(1): the time of a teacher forward over m rows, relative to one row.
+
+    Attributes:
+        rows: the measured m, rising, starting at 1.
+        relative: T(m)/T(1) for each of them.
+    """
+
+    rows: tuple[int, ...]
+    relative: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.rows) != len(self.relative) or not self.rows or self.rows[0] != 1:
+            raise ValueError(f"A cost curve starts at 1 row and has a time for each; found rows {self.rows}.")
+        if any(b <= a for a, b in zip(self.rows, self.rows[1:], strict=False)) or min(self.relative) <= 0:
+            raise ValueError("A cost curve has rising row counts and positive times.")
+
+    def __call__(self, rows: int) -> float:
+        """T(rows)/T(1), linear between measured points and beyond the last."""
+        for left in range(len(self.rows) - 1):
+            if rows <= self.rows[left + 1]:
+                return self._line(left, rows)
+        if len(self.rows) == 1:
+            return self.relative[0] * rows
+        return self._line(len(self.rows) - 2, rows)
+
+    def _line(self, left: int, rows: int) -> float:
+        x0, x1 = self.rows[left], self.rows[left + 1]
+        y0, y1 = self.relative[left], self.relative[left + 1]
+        return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
+
+
+def best_length(probabilities: Sequence[float], cost: Cost, pending: int = 0) -> int:
+    """The draft length with the most expected tokens per second; 0 when no draft pays.
+
+    Args:
+        probabilities: the chance that each draft token is right, given that all before it are.
+        cost: T(m)/T(1).
+        pending: rows the forward carries in any case besides the last token.
+    """
+    best, expected, path = 0, 1.0, 1.0
+    best_rate = expected / cost(1 + pending)
+    for length, probability in enumerate(probabilities, start=1):
+        path *= probability
+        expected += path
+        rate = expected / cost(1 + pending + length)
+        if rate > best_rate:
+            best, best_rate = length, rate
+    return best

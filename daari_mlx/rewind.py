@@ -1,0 +1,155 @@
+"""Rewinding: take rows that the teacher did not agree with out of its cache, exactly, for every cache of mlx-lm.
+
+Three ways, chosen for each cache object: *trim* where it can; *cut* for a rotating cache, which directly after a block
+still holds every older key in order; *restore* from references taken before the block, for recurrent and other state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+
+Cache = list[Any]
+
+
+def leaves(cache: Any) -> Iterator[Any]:
+    """The single cache objects of a prompt cache, those inside a ``CacheList`` included."""
+    for item in cache:
+        inner = getattr(item, "caches", None)
+        if isinstance(inner, (list, tuple)):
+            yield from leaves(inner)
+        else:
+            yield item
+
+
+def is_rotating(leaf: Any) -> bool:
+    """Whether this is mlx-lm's sliding-window cache."""
+    from mlx_lm.models.cache import RotatingKVCache
+
+    return isinstance(leaf, RotatingKVCache)
+
+
+def can_drop_one(cache: Cache) -> bool:
+    """Whether the last row can be taken out again after a one-row forward, whatever came before."""
+    return all(not is_rotating(leaf) and _trims(leaf) for leaf in leaves(cache))
+
+
+def refuses_drafts(cache: Cache) -> str | None:
+    """Why blocks of several rows would change this cache's answers, or None.
+
+    A rotating cache that keeps its first tokens (``max_kv_size``) masks them out in a block of rows but not in a single
+    row, so verified tokens would differ from plain decoding.
+    """
+    for leaf in leaves(cache):
+        if is_rotating(leaf) and leaf.keep > 0:
+            return f"max_kv_size: a {type(leaf).__name__} with keep={leaf.keep} sees other tokens in a block than in a single row"
+    return None
+
+
+def drop_last(cache: Cache, rows: int) -> bool:
+    """Take the last ``rows`` rows out, whenever they came; False, with nothing done, where this cache cannot."""
+    if rows and not can_drop_one(cache):
+        return False
+    for leaf in leaves(cache):
+        _cut(leaf, rows)
+    return True
+
+
+class Checkpoint:
+    """Where a cache stood before a block of rows, so that any number of its last rows can be dropped.
+
+    Take it directly before the forward of the block; call :meth:`drop` directly after.
+
+    Args:
+        cache: the prompt cache.
+        rows: how many rows the block has.
+    """
+
+    def __init__(self, cache: Cache, rows: int) -> None:
+        self.rows = rows
+        self._cache = cache
+        self._offsets = [_offset(leaf) for leaf in leaves(cache)]
+        self._saved = [self._save(leaf) for leaf in leaves(cache)]
+
+    def _save(self, leaf: Any) -> Any:
+        if is_rotating(leaf):  # a single row is written over an old one in place: only real copies keep that
+            return None if self.rows > 1 else _copy(leaf, share=False)
+        return None if _trims(leaf) else _copy(leaf)
+
+    @property
+    def exact(self) -> bool:
+        """Whether :meth:`drop` takes out exactly the rows asked for; else it takes out the whole block."""
+        return all(saved is None for saved in self._saved)
+
+    def drop(self, rows: int) -> int:
+        """Take the last ``rows`` rows out and return how many were: all of the block where a state must be restored."""
+        if rows == 0:
+            return 0
+        rows = rows if self.exact else self.rows
+        for leaf, saved in zip(leaves(self._cache), self._saved, strict=True):
+            if saved is None:
+                _cut(leaf, rows)
+            else:
+                _restore(leaf, saved)
+        return rows
+
+    def back_to(self, rows: int) -> None:
+        """Leave ``rows`` rows more in the cache than there were at the checkpoint, however many came since.
+
+        For after a failure between two layers, or a loop that ran ahead. Where a state must be restored, only
+        ``rows=0`` can be asked for.
+        """
+        for leaf, offset, saved in zip(leaves(self._cache), self._offsets, self._saved, strict=True):
+            if saved is not None:
+                _restore(leaf, saved)
+            elif offset is not None and _offset(leaf) > offset + rows:
+                _cut(leaf, _offset(leaf) - offset - rows)
+
+
+def _offset(leaf: Any) -> Any:
+    return getattr(leaf, "offset", None)
+
+
+def _trims(leaf: Any) -> bool:
+    return bool(leaf.is_trimmable()) and not is_rotating(leaf)
+
+
+def _cut(leaf: Any, rows: int) -> None:
+    """Drop the last ``rows`` rows of one leaf; a leaf that never took part (shared layers) stays empty."""
+    if rows == 0 or leaf.empty():
+        return
+    if is_rotating(leaf):
+        end = leaf._idx - rows
+        leaf.keys, leaf.values = leaf.keys[..., :end, :], leaf.values[..., :end, :]
+        leaf.offset, leaf._idx = leaf.offset - rows, end
+        return
+    trimmed = leaf.trim(rows)
+    if trimmed != rows:
+        raise RuntimeError(f"{type(leaf).__name__}.trim({rows}) took out {trimmed} rows: this cache cannot be rewound.")
+    if type(leaf).__name__ == "ConcatenateKVCache":  # its trim moves only the offset: the keys would come back
+        leaf.keys, leaf.values = leaf.keys[..., : leaf.offset, :], leaf.values[..., : leaf.offset, :]
+
+
+def _restore(leaf: Any, saved: Any) -> None:
+    """Bring the caller's own cache object back to what was saved of it."""
+    leaf.__dict__.clear()
+    leaf.__dict__.update(saved.__dict__)
+
+
+def _copy(value: Any, share: bool = True) -> Any:
+    """Copy containers, cache objects and small arrays; share the large arrays unless told otherwise.
+
+    Sharing is free and exact where a forward makes new state arrays. Small arrays are updated in place (``-=``) by some
+    caches.
+    """
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copy(item, share) for item in value)
+    if isinstance(value, mx.array):
+        return value if share and value.ndim > 2 else mx.array(value)
+    if not hasattr(value, "__dict__"):
+        return value
+    twin = object.__new__(type(value))
+    twin.__dict__ = {name: _copy(item, share) for name, item in vars(value).items()}
+    return twin

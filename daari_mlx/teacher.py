@@ -1,0 +1,103 @@
+"""Stage 2, the frozen teacher: loaded by mlx-lm, asked for its states, never changed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from daari_mlx.errors import DaariError
+from daari_mlx.fingerprint import context_length, fingerprint
+from daari_mlx.nodes import FloatArray
+from daari_mlx.tap import tap_model
+
+PREFILL_STEP_SIZE = 2048  # tokens a forward takes, as mlx-lm's default
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A loaded model and its tokenizer.
+
+    Attributes:
+        model, tokenizer: as ``mlx_lm.load`` gives them.
+        source: the folder or Hub repository it was loaded from.
+        adapter_path: the folder of its adapter, or None.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    source: str
+    adapter_path: str | None = None
+
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens it can hold; None where its configuration does not say."""
+        return context_length(self.model)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What identifies it (see :mod:`daari_mlx.fingerprint`), and where it came from."""
+        return {
+            **fingerprint(self.model, self.tokenizer),
+            "source": self.source,
+            "adapter_path": self.adapter_path,
+        }
+
+    def states(self, tokens: list[int], layer: int | str, first: int) -> FloatArray:
+        """The states of one sequence, by one forward (in steps of ``PREFILL_STEP_SIZE`` tokens).
+
+        Args:
+            tokens: ``(L,)`` token ids.
+            layer: which states: ``"final"`` or a layer's index.
+            first: the first position whose state is wanted.
+
+        Returns:
+            ``(L - first, H)`` float32.
+        """
+        from mlx_lm.models.cache import make_prompt_cache
+
+        tap, _ = tap_model(self.model, layer)
+        cache = make_prompt_cache(self.model) if len(tokens) > PREFILL_STEP_SIZE else None
+        parts = []
+        for start in range(0, len(tokens), PREFILL_STEP_SIZE):
+            chunk = tokens[start : start + PREFILL_STEP_SIZE]
+            with tap.reading() as seen:
+                self.model(mx.array([chunk]), cache=cache)
+            wanted = seen[-1][0, max(0, first - start) :].astype(mx.float32)
+            mx.eval(wanted, [] if cache is None else [c.state for c in cache])
+            parts.append(np.array(wanted))
+        return np.concatenate(parts)
+
+
+def load_teacher(
+    model: str, *, adapter_path: str | None = None, trust_remote_code: bool = False, lazy: bool = False
+) -> Teacher:
+    """Load a teacher from a folder or a Hub repository.
+
+    Raises:
+        DaariError: where there is none, or mlx-lm cannot load it.
+    """
+    import mlx_lm
+
+    if not Path(model).exists() and not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+        raise DaariError(f"There is no model at {model!r}: give a folder that mlx-lm can load, or a Hub repository as 'user/name'.")
+    if adapter_path is not None and not (Path(adapter_path) / "adapter_config.json").is_file():
+        raise DaariError(f"There is no adapter at {adapter_path!r}: the folder needs adapter_config.json and adapters.safetensors.")
+    try:
+        loaded, tokenizer = mlx_lm.load(
+            path_or_hf_repo=model,
+            adapter_path=adapter_path,
+            tokenizer_config={"trust_remote_code": trust_remote_code},
+            trust_remote_code=trust_remote_code,
+            lazy=lazy,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        if not Path(model).exists():
+            raise DaariError(f"There is no folder {model!r}, and the Hub did not give a repository of that name ({reason}).") from error
+        raise DaariError(f"mlx-lm could not load the model in {model!r}: {reason}") from error
+    return Teacher(loaded, tokenizer, model, adapter_path)

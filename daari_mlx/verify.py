@@ -1,0 +1,180 @@
+"""Stage 8, verify: one teacher forward over ``[last, *draft]``, the teacher's own token at every row, and the rewind.
+
+Nothing is kept that the teacher did not say: rows it disagreed with leave the cache before the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from daari_mlx.accept import accept_block, count_accepted
+from daari_mlx.nodes import FloatArray
+from daari_mlx.rewind import Cache, Checkpoint
+from daari_mlx.tap import Tap
+
+Sampler = Callable[[mx.array], mx.array]
+LogitsProcessor = Callable[[mx.array, mx.array], mx.array]
+
+MAX_PENDING = 8  # rows owed to a cache that can only be restored; beyond, one round goes without a draft and settles them
+
+
+@dataclass(slots=True)
+class Verified:
+    """What the teacher said to one draft.
+
+    Attributes:
+        tokens: the tokens to emit: accepted draft tokens, then the bonus token; at least one.
+        accepted: how many of them were drafted.
+        logprobs: one ``(V,)`` array of log-probabilities for each of ``tokens``, lazy.
+        states: ``(len(tokens), H)`` float32: row i is the state from which ``tokens[i]`` was chosen; None untapped.
+    """
+
+    tokens: list[int]
+    accepted: int
+    logprobs: list[mx.array]
+    states: FloatArray | None
+
+
+class Verifier:
+    """Runs verify forwards against one cache and keeps the cache exact.
+
+    Args:
+        model: the teacher.
+        cache: the caller's prompt cache; its objects are changed in place.
+        tap: where to read states; None when no drafter needs them.
+        sampler: from ``(1, V)`` log-probabilities to a ``(1,)`` token; None for greedy.
+        logits_processors: mlx-lm's processors, or None.
+        history: ``(n,)`` token ids before ``last``: what processors are shown before the rows of the first block.
+        quantise: called with the cache after each forward (mlx-lm's KV quantisation).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        cache: Cache,
+        *,
+        tap: Tap | None = None,
+        sampler: Sampler | None = None,
+        logits_processors: list[LogitsProcessor] | None = None,
+        history: mx.array | None = None,
+        quantise: Callable[[Cache], None] | None = None,
+    ) -> None:
+        self.model, self.cache, self.tap = model, cache, tap
+        self.sampler, self.processors = sampler, logits_processors or []
+        self.pending: list[int] = []
+        self._history = history
+        self._quantise = quantise or (lambda _: None)
+        self._block: list[int] = []
+        self._owed = 0  # leading rows of the block that were committed before the round
+        self._checkpoint: Checkpoint | None = None
+
+    def verify(self, last: int, draft: list[int]) -> Verified:
+        """One forward over ``[*pending, last, *draft]``. Call :meth:`settle` before the next one.
+
+        Raises:
+            Whatever the teacher, a processor or the sampler raises; the cache is then as it was before the round.
+        """
+        self._block, self._owed = [*self.pending, last, *draft], len(self.pending)
+        self._checkpoint = Checkpoint(self.cache, len(self._block)) if draft or self.pending or self.processors else None
+        try:
+            logits, states = self._forward(self._block)
+            verified = self._judge(logits[:, self._owed :], draft, last, states)
+        except BaseException:
+            if self._checkpoint is not None:
+                self._checkpoint.back_to(0)
+                self._checkpoint = None
+            raise
+        self.pending = []
+        return verified
+
+    def settle(self, emitted: int) -> None:
+        """Keep the rows of ``last`` and of all emitted tokens but the newest; take the others out.
+
+        Args:
+            emitted: how many of the verified tokens were emitted, at least 1.
+        """
+        kept = self._owed + emitted
+        excess = len(self._block) - kept
+        if excess and self._checkpoint is not None:
+            dropped = self._checkpoint.drop(excess)
+            self.pending = self._block[: kept] if dropped > excess else []
+        self._checkpoint = None
+
+    def finish(self) -> None:
+        """Give the cache the rows it is still owed, so that it holds all but the newest token."""
+        if self.pending:
+            self._forward(self.pending)
+            mx.eval([c.state for c in self.cache])
+            self.pending = []
+
+    def _forward(self, tokens: list[int]) -> tuple[mx.array, mx.array | None]:
+        inputs = mx.array(tokens, dtype=mx.uint32)[None]
+        if self.tap is None:
+            logits, states = self.model(inputs, cache=self.cache), None
+        else:
+            with self.tap.reading() as seen:
+                logits = self.model(inputs, cache=self.cache)
+            if len(seen) == 0:
+                raise RuntimeError("The teacher's tap was lost: a module was replaced after the graph was attached. Attach it again.")
+            states = seen[-1]
+        self._quantise(self.cache)
+        return logits, states
+
+    def _judge(self, logits: mx.array, draft: list[int], last: int, states: mx.array | None) -> Verified:
+        """The teacher's own token at each row: ``logits`` is ``(1, γ+1, V)``."""
+        if states is not None:
+            states = states[0, self._owed :].astype(mx.float32)
+        if self.processors:
+            tokens, logprobs = self._row_by_row(logits, draft, last)
+        elif self.sampler is None:
+            tokens, logprobs = self._greedy(logits, states)
+        else:
+            tokens, logprobs = self._sample(logits, draft)
+        accepted = count_accepted(draft, tokens)
+        emitted = accept_block(draft, tokens)
+        kept = None if states is None else np.array(states[: len(emitted)], copy=False)
+        return Verified(emitted, accepted, logprobs[: len(emitted)], kept)
+
+    def _greedy(self, logits: mx.array, states: mx.array | None) -> tuple[list[int], list[mx.array]]:
+        # argmax of log-probabilities in the model's dtype, as mlx-lm takes it: in bf16 it makes ties that logits lack
+        logprobs = logits[0] - mx.logsumexp(logits[0], axis=-1, keepdims=True)
+        tokens = mx.argmax(logprobs, axis=-1)
+        mx.eval(tokens, [] if states is None else states)
+        return tokens.tolist(), list(logprobs)
+
+    def _sample(self, logits: mx.array, draft: list[int]) -> tuple[list[int], list[mx.array]]:
+        """Draw every row; then give back the random numbers that rejected rows used, so that draws equal plain's."""
+        assert self.sampler is not None
+        tokens, logprobs, keys = [], [], []
+        for row in range(logits.shape[1]):
+            logprobs.append(logits[:, row] - mx.logsumexp(logits[:, row], keepdims=True))
+            tokens.append(self.sampler(logprobs[-1]))
+            keys.append(mx.random.state[0])
+        drawn = mx.concatenate(tokens).tolist()
+        mx.random.state[0] = keys[count_accepted(draft, drawn)]
+        return drawn, [row.squeeze(0) for row in logprobs]
+
+    def _row_by_row(self, logits: mx.array, draft: list[int], last: int) -> tuple[list[int], list[mx.array]]:
+        """Processors see, at row i, prompt + emitted + draft[:i], and are never called for a row that is not emitted."""
+        tokens: list[int] = []
+        logprobs = []
+        history = self._history
+        for row, token in enumerate([last, *draft]):
+            newest = mx.array([token], dtype=mx.uint32)
+            history = newest if history is None else mx.concatenate([history, newest])
+            processed = logits[:, row]
+            for processor in self.processors:
+                processed = processor(history, processed)
+            logprobs.append(processed - mx.logsumexp(processed, keepdims=True))
+            drawn = mx.argmax(logprobs[-1], axis=-1) if self.sampler is None else self.sampler(logprobs[-1])
+            tokens.append(int(drawn.item()))
+            if row == len(draft) or tokens[row] != draft[row]:
+                break
+        self._history = history
+        return tokens, [row.squeeze(0) for row in logprobs]

@@ -1,0 +1,142 @@
+"""The working folder of extract and compile: what lies where, and whether it belongs to this very run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daari_mlx.errors import DaariError
+from daari_mlx.files import load_arrays, read_json, write_json
+from daari_mlx.nodes import Projection
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a working folder is being filled with; two runs may share it only when all of this is equal.
+
+    Attributes:
+        teacher: the teacher's fingerprint.
+        corpus: hash over the token sequences (or prompts, where the teacher answers).
+        rows: how many of them.
+        answers: ``"reference"`` or ``"teacher"``.
+        max_tokens: the longest answer that the teacher gives; unused with reference answers.
+        layer: which states are taken.
+        dimensions: of the reduced states.
+        seed: order of the sequences.
+    """
+
+    teacher: dict[str, Any]
+    corpus: str
+    rows: int
+    answers: str
+    max_tokens: int
+    layer: int | str
+    dimensions: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The reduced states of some sequences; with R rows of S sequences:
+
+    Attributes:
+        reduced: ``(R, D)`` float16.
+        tokens: ``(R,)`` int32, the token that followed each state.
+        rows: ``(S,)`` int32, how many rows each sequence has.
+        lead: ``(S,)`` int32, how many of its first rows lie before the answer: they lead into it and are never drafted.
+        prompts: ``(S,)`` uint64, content hash of each prompt.
+    """
+
+    reduced: np.ndarray
+    tokens: np.ndarray
+    rows: np.ndarray
+    lead: np.ndarray
+    prompts: np.ndarray
+
+
+class Workdir:
+    """Paths and records of one working folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise DaariError(f"The workdir {self.path} is a file: name a folder.")
+
+    @property
+    def plan_path(self) -> Path:
+        return self.path / "extract.json"
+
+    @property
+    def projection_path(self) -> Path:
+        return self.path / "projection.safetensors"
+
+    @property
+    def done_path(self) -> Path:
+        """Stands once every shard is there."""
+        return self.path / "extract_stats.json"
+
+    def answers_path(self, part: int) -> Path:
+        return self.path / "answers" / f"{part:05d}.json"
+
+    def raw_path(self, part: int) -> Path:
+        """Unreduced states: only until the projection is fitted."""
+        return self.path / "raw" / f"{part:05d}.safetensors"
+
+    def shard_path(self, part: int) -> Path:
+        return self.path / "shards" / f"{part:05d}.safetensors"
+
+    def begin(self, plan: Plan) -> None:
+        """Record the plan, or see that the recorded one is the same.
+
+        Raises:
+            DaariError: the folder belongs to another run; it is left as it is.
+        """
+        new = {"format_version": FORMAT, **asdict(plan)}
+        if not self.plan_path.exists():
+            write_json(self.plan_path, new)
+            return
+        old = read_json(self.plan_path, "extraction record")
+        names = [name for name in new if name != "teacher" and old.get(name) != new[name]]
+        theirs = old.get("teacher") if isinstance(old.get("teacher"), dict) else {}
+        ours = {k: v for k, v in plan.teacher.items() if k not in ("source", "adapter_path")}
+        if any(theirs.get(k) != v for k, v in ours.items()):
+            names.insert(0, "teacher")
+        if names:
+            told = "; ".join(f"{n}: there {_short(old.get(n))}, now {_short(new[n])}" for n in names)
+            raise DaariError(
+                f"The workdir {self.path} holds an extraction with other settings ({told}). Name another --workdir, or remove this one."
+            )
+
+    def read_plan(self) -> Plan:
+        """The recorded plan.
+
+        Raises:
+            DaariError: there is none, or of another version.
+        """
+        record = read_json(self.plan_path, "extraction record (extract.json)")
+        version = record.pop("format_version", None)
+        if version != FORMAT or set(record) != set(Plan.__dataclass_fields__):
+            raise DaariError(f"{self.plan_path} is of version {version}, this one reads version {FORMAT}: extract again.")
+        return Plan(**record)
+
+    def read_projection(self) -> Projection:
+        arrays = load_arrays(self.projection_path)
+        return Projection(mean=arrays["mean"], basis=arrays["basis"])
+
+    def read_shards(self) -> Iterator[Shard]:
+        """Every shard in order, one at a time in memory."""
+        for path in sorted((self.path / "shards").glob("*.safetensors")):
+            yield Shard(**load_arrays(path))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{value.get('source') or value.get('model_type')} (weights {str(value.get('weights'))[:8]})"
+    text = str(value)
+    return text if len(text) <= 40 else text[:12] + "…"
