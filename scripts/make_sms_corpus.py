@@ -1,7 +1,8 @@
 """Write an invented corpus of text messages with structured answers, for compiling and for examples.
 
 Every message is made here from the project's own templates; names, firms, numbers and links are fictional
-(links end in the reserved ``.example``). Usage: ``python scripts/make_sms_corpus.py OUT [--rows 700 --seed 0]``.
+(links end in the reserved ``.example``).
+Usage: ``python scripts/make_sms_corpus.py OUT [--rows 700 --seed 0]``.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def _as_people_type(text: str, rng: random.Random) -> str:
     """Shorthand, a slip of the fingers, lower case, an emoji: each now and then."""
     if rng.random() < 0.4:
         text = re.sub(r"\w+", lambda m: SHORTHAND.get(m[0].lower(), m[0]), text)
-    long_words = [m for m in re.finditer(r"\b[A-Za-z]{5,}\b", text)]
+    long_words = list(re.finditer(r"\b[A-Za-z]{5,}\b", text))
     if long_words and rng.random() < 0.3:
         at = rng.choice(long_words).start() + rng.randint(1, 3)
         text = text[:at] + text[at + 1] + text[at] + text[at + 2 :]
