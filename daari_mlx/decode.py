@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm import GenerationResponse as PlainResponse
+from mlx_lm.generate import GenerationResponse as PlainResponse
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper

@@ -121,15 +121,25 @@ def _cut(leaf: Any, rows: int) -> None:
     if rows == 0 or leaf.empty():
         return
     if is_rotating(leaf):
-        end = leaf._idx - rows
-        leaf.keys, leaf.values = leaf.keys[..., :end, :], leaf.values[..., :end, :]
-        leaf.offset, leaf._idx = leaf.offset - rows, end
+        end, offset = leaf._idx - rows, leaf.offset - rows
+        # with a whole block gone one key is missing that nobody will look at: mlx-lm still counts on its place
+        lost = min(offset, leaf.max_size) - end
+        leaf.keys, leaf.values = (_padded(x[..., :end, :], lost) for x in (leaf.keys, leaf.values))
+        leaf.offset, leaf._idx = offset, end + max(lost, 0)
         return
     trimmed = leaf.trim(rows)
     if trimmed != rows:
         raise RuntimeError(f"{type(leaf).__name__}.trim({rows}) took out {trimmed} rows: this cache cannot be rewound.")
     if type(leaf).__name__ == "ConcatenateKVCache":  # its trim moves only the offset: the keys would come back
         leaf.keys, leaf.values = leaf.keys[..., : leaf.offset, :], leaf.values[..., : leaf.offset, :]
+
+
+def _padded(rows: mx.array, count: int) -> mx.array:
+    """``count`` empty rows, then ``rows``."""
+    if count <= 0:
+        return rows
+    shape = (*rows.shape[:-2], count, rows.shape[-1])
+    return mx.concatenate([mx.zeros(shape, rows.dtype), rows], axis=-2)
 
 
 def _restore(leaf: Any, saved: Any) -> None:

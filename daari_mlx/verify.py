@@ -157,7 +157,8 @@ class Verifier:
             tokens.append(self.sampler(logprobs[-1]))
             keys.append(mx.random.state[0])
         drawn = mx.concatenate(tokens).tolist()
-        mx.random.state[0] = keys[count_accepted(draft, drawn)]
+        high, low = keys[count_accepted(draft, drawn)].tolist()
+        mx.random.seed(high << 32 | low)  # a key is its seed's two halves: this restores it
         return drawn, [row.squeeze(0) for row in logprobs]
 
     def _row_by_row(self, logits: mx.array, draft: list[int], last: int) -> tuple[list[int], list[mx.array]]:
