@@ -1,4 +1,4 @@
-"""Measuring: plain ``mlx_lm.stream_generate`` and ours, prompt by prompt in one process, and whether they said the same."""
+"""Measuring: plain ``mlx_lm.stream_generate`` and ours, prompt by prompt in one process."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import importlib
 import os
 import platform
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import mlx.core as mx
-import mlx_lm
-import numpy as np
 
 from daari_mlx import blas, decode, probe
 from daari_mlx.accept import Statistics
@@ -25,27 +23,26 @@ from daari_mlx.data import Prompt, prompt_hash
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import describe
 from daari_mlx.graph import Graph
+from daari_mlx.identity import Verdict, bound_of, compare, stream_plain
 from daari_mlx.progress import bar
-from daari_mlx.records import FAILED, IDENTICAL, TIE, BenchRecord, Row
+from daari_mlx.records import BenchRecord, Row
 from daari_mlx.teacher import Teacher
 
-# A forward over m rows rounds differently from one over 1 row. Below these gaps, in nats, two of plain's
-# log-probabilities cannot be told apart: two steps of the 16-bit types at logits of 16 to 32, and for float32
-# what sums of some thousand products leave.
-GAP_BOUND = {mx.float32: 1e-4, mx.float16: 0.03125, mx.bfloat16: 0.25}
 SHOWN = 5  # rows that an error names
 
+Arm = Callable[..., Iterator[Any]]
 
-@dataclass
+
+@dataclass(frozen=True)
 class _Run:
-    """One answer and its times."""
+    """One answer: its token ids, its rounds (as in ``Row``; for ours only), and its times (as in ``Row``)."""
 
-    ids: list[int] = field(default_factory=list)
-    rounds: list[tuple[int, int, int]] = field(default_factory=list)
-    statistics: Statistics = field(default_factory=Statistics)
-    logprobs: mx.array | None = None  # of the last token
-    seconds: float = 0.0
-    wall_seconds: float = 0.0
+    ids: list[int]
+    rounds: list[tuple[int, int, int]]
+    statistics: Statistics
+    dtype: mx.Dtype
+    seconds: float
+    wall_seconds: float
 
 
 def run_bench(
@@ -60,13 +57,13 @@ def run_bench(
     warmup: int = 1,
     command: str | None = None,
 ) -> BenchRecord:
-    """Decode every prompt greedily with plain mlx-lm and with the graph, taking turns in who goes first.
+    """Decode every prompt greedily with plain mlx-lm and with the graph; who goes first alternates.
 
     Args:
         prompts: at least one, none of which the graph was compiled from.
-        max_tokens: the longest answer.
+        max_tokens: the longest answer; -1 for no limit.
         num_draft_tokens: see :func:`daari_mlx.stream_generate`.
-        allow_overlap: take prompts that the graph was compiled from, and say so in the record.
+        allow_overlap: take prompts that the graph was compiled from as well; the record says how many.
         seed: of MLX's random numbers, set anew before each answer.
         warmup: how many of the prompts both arms decode first, uncounted.
         command: what the user typed, for the record.
@@ -76,41 +73,69 @@ def run_bench(
     """
     graph = attach(graph, teacher.model, teacher.tokenizer)
     overlap = _check(teacher, graph, prompts, max_tokens, allow_overlap)
-    arms = _arms(teacher, graph, max_tokens, num_draft_tokens)
+    plain, ours = _plain(teacher, max_tokens), _ours(teacher, graph, max_tokens, num_draft_tokens)
     for prompt in prompts[:warmup]:
-        for decoded in arms:
-            _timed(decoded, prompt.tokens, seed)
-    rows, load, bound = [], os.getloadavg()[0], 0.0
-    for number, prompt in enumerate(bar(prompts, desc="benchmark", unit="prompt")):
-        runs = {arm: _timed(arms[arm], prompt.tokens, seed) for arm in ((0, 1), (1, 0))[number % 2]}
-        bound = _bound(runs[0])
-        rows.append(_row(prompt, runs[0], runs[1], plain_first=number % 2 == 0, **_compare(arms[0], prompt, runs[0], runs[1], bound)))
+        _timed(plain, prompt.tokens, seed)
+        _timed(ours, prompt.tokens, seed)
     about = {
         "command": command,
         **_environment(),
-        "load_average": load,
-        "teacher": {"source": teacher.source, "adapter_path": teacher.adapter_path, "is": describe(teacher.fingerprint())},
-        "dtype": str(runs[0].logprobs.dtype).removeprefix("mlx.core."),
-        "graph": {"nodes": graph.size, "edges": len(graph.edge_token), "steps": len(graph.step_key), "layer": graph.layer},
+        **_subject(teacher, graph),
         "max_tokens": max_tokens,
         "num_draft_tokens": num_draft_tokens,
         "seed": seed,
         "warmup": min(warmup, len(prompts)),
         "overlap": overlap,
-        "drafting_off": runs[1].statistics.drafting_off,
     }
+    rows = []
+    for number, prompt in enumerate(bar(prompts, desc="benchmark", unit="prompt")):
+        order = (plain, ours) if number % 2 == 0 else (ours, plain)
+        runs = {arm: _timed(arm, prompt.tokens, seed) for arm in order}
+        base, own = runs[plain], runs[ours]
+        bound = bound_of(base.dtype)
+        verdict = compare(teacher, prompt.tokens, base.ids, own.ids, max_tokens, bound)
+        rows.append(_row(prompt, base, own, verdict, plain_first=order[0] is plain))
+    about |= {"dtype": str(base.dtype).removeprefix("mlx.core."), "drafting_off": own.statistics.drafting_off}
     return BenchRecord(about, bound, tuple(rows))
 
 
-Arm = Callable[..., Iterator[Any]]
+def _check(teacher: Teacher, graph: Graph, prompts: list[Prompt], max_tokens: int, allow_overlap: bool) -> int:
+    """How many prompts the graph was compiled from; raises for what cannot be measured."""
+    if not prompts:
+        raise DaariError("There are no prompts to measure: give at least one.")
+    if max_tokens == 0 or max_tokens < -1:
+        raise DaariError(f"max_tokens is {max_tokens}: give at least 1, or -1 for no limit.")
+    limit = teacher.context_length
+    long = [p for p in prompts if limit is not None and len(p.tokens) >= limit]
+    if long:
+        raise DaariError(
+            f"{len(long)} of {len(prompts)} prompts leave no room in the teacher's context of {limit} "
+            f"tokens: {_named(long)}. Leave them out."
+        )
+    compiled = set(graph.prompts.tolist())
+    known = [p for p in prompts if prompt_hash(p.tokens) in compiled]
+    if known and not allow_overlap:
+        raise DaariError(
+            f"The graph was compiled from {len(known)} of these {len(prompts)} prompts: {_named(known)}. What "
+            "it has seen measures nothing: give held-out prompts, or allow the overlap (--allow-overlap), which "
+            "the record will then tell."
+        )
+    return len(known)
 
 
-def _arms(teacher: Teacher, graph: Graph, max_tokens: int, num_draft_tokens: decode.DraftLength) -> tuple[Arm, Arm]:
-    """Plain and ours as functions of (prompt, prompt_progress_callback[, max_tokens])."""
+def _named(prompts: list[Prompt]) -> str:
+    names = ", ".join(p.source for p in prompts[:SHOWN])
+    return names + (f" and {len(prompts) - SHOWN} more" if len(prompts) > SHOWN else "")
 
-    def plain(prompt: list[int], limit: int = max_tokens, **options: Any) -> Iterator[Any]:
-        return mlx_lm.stream_generate(model=teacher.model, tokenizer=teacher.tokenizer, prompt=prompt, max_tokens=limit, **options)
 
+def _plain(teacher: Teacher, max_tokens: int) -> Arm:
+    def plain(prompt: list[int], **options: Any) -> Iterator[Any]:
+        return stream_plain(teacher, prompt, max_tokens, **options)
+
+    return plain
+
+
+def _ours(teacher: Teacher, graph: Graph, max_tokens: int, num_draft_tokens: decode.DraftLength) -> Arm:
     def ours(prompt: list[int], **options: Any) -> Iterator[Any]:
         return decode.stream_generate(
             model=teacher.model,
@@ -122,4 +147,116 @@ def _arms(teacher: Teacher, graph: Graph, max_tokens: int, num_draft_tokens: dec
             **options,
         )
 
-    return plain, ours
+    return ours
+
+
+def _timed(arm: Arm, prompt: list[int], seed: int) -> _Run:
+    """One answer, with garbage collected before it and not during it."""
+    prefilled = last = 0.0
+
+    def progress(done: int, total: int) -> None:
+        # Both arms tell right after evaluating the cache that it holds all prompt tokens but the last.
+        nonlocal prefilled
+        if done == total - 1:
+            prefilled = perf_counter()
+
+    steps, counts = [], Statistics()
+    mx.random.seed(seed)
+    gc.collect()
+    gc.disable()
+    try:
+        start = perf_counter()
+        for response in arm(prompt, prompt_progress_callback=progress):
+            last = perf_counter()
+            counts = getattr(response, "statistics", counts)  # plain's responses have none
+            steps.append((response.token, response.from_draft, counts.forwards, counts.drafted))
+    finally:
+        gc.enable()
+        # Plain has started one forward more than it needs: let it end here, not within the other arm's time.
+        mx.synchronize(importlib.import_module("mlx_lm.generate").generation_stream)
+    ids, dtype = [step[0] for step in steps], response.logprobs.dtype
+    return _Run(ids, _rounds(steps), counts, dtype, last - prefilled, last - start)
+
+
+def _rounds(steps: list[tuple[int, bool, int, int]]) -> list[tuple[int, int, int]]:
+    """(drafted, accepted, emitted) of each forward.
+
+    Args:
+        steps: (token, from_draft, forwards so far, drafted so far) of each token.
+    """
+    rounds, before = [], 0
+    for _, group in groupby(steps, key=lambda step: step[2]):
+        emitted = list(group)
+        drafted = emitted[0][3]
+        rounds.append((drafted - before, sum(step[1] for step in emitted), len(emitted)))
+        before = drafted
+    return rounds
+
+
+def _row(prompt: Prompt, plain: _Run, ours: _Run, verdict: Verdict, plain_first: bool) -> Row:
+    same = plain.ids == ours.ids
+    return Row(
+        source=prompt.source,
+        prompt_tokens=len(prompt.tokens),
+        plain_tokens=len(plain.ids),
+        tokens=len(ours.ids),
+        **verdict._asdict(),
+        plain_ids=None if same else tuple(plain.ids),
+        ids=None if same else tuple(ours.ids),
+        plain_seconds=plain.seconds,
+        seconds=ours.seconds,
+        plain_wall_seconds=plain.wall_seconds,
+        wall_seconds=ours.wall_seconds,
+        forwards=ours.statistics.forwards,
+        drafted=ours.statistics.drafted,
+        accepted=ours.statistics.accepted,
+        draft_seconds=ours.statistics.draft_seconds,
+        sources=dict(ours.statistics.sources),
+        rounds=tuple(ours.rounds),
+        plain_first=plain_first,
+    )
+
+
+def _environment() -> dict[str, Any]:
+    """Where this runs."""
+    return {
+        "commit": _commit(),
+        "versions": versions(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": probe.chip(),
+        "blas": blas.status().name,
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def _subject(teacher: Teacher, graph: Graph) -> dict[str, Any]:
+    """What is measured."""
+    known = probe.load(teacher.model)
+    return {
+        "teacher": {
+            "source": teacher.source,
+            "adapter_path": teacher.adapter_path,
+            "is": describe(teacher.fingerprint()),
+        },
+        "graph": {
+            "nodes": graph.size,
+            "edges": len(graph.edge_token),
+            "steps": len(graph.step_key),
+            "layer": graph.layer,
+        },
+        "cost": None if known is None else {"rows": known.cost.rows, "relative": known.cost.relative},
+    }
+
+
+def _commit() -> str | None:
+    """The commit of this source, ``-dirty`` where it was changed; None outside its own repository."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        # it may lie, installed, within a repository that knows nothing of it
+        known = [*git, "ls-files", "--error-unmatch", Path(__file__).name]
+        subprocess.run(known, check=True, capture_output=True)
+        described = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        return subprocess.run(described, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,4 +1,4 @@
-"""What a benchmark measured: one row a prompt, and the figures over all rows, each defined here and nowhere else."""
+"""What a benchmark measured: one row a prompt, and the figures over all rows, each defined once, here."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class Row:
         source: where the prompt stands, ``"file:line"``.
         prompt_tokens: its length.
         plain_tokens, tokens: tokens that plain and we emitted, the end token included.
-        verdict: ``"identical"`` ids; ``"tie"``: every difference lies where plain's own log-probabilities tie within
-            the record's ``gap_bound``, and plain itself goes on as we did; ``"FAILED"``: anything else.
-        first_difference: index of the first token that differs, None where none does.
-        gap: plain's top-two log-probability gap at the difference that decided the verdict; None where none does, or
-            where one answer merely ends before the other.
+        verdict: ``"identical"`` ids; ``"tie"``: ours differ only where plain's own log-probabilities tie within
+            the record's ``gap_bound``, and plain goes on from there as we did; ``"FAILED"``: anything else.
+        first_difference: index of the first token that no tie excuses, else of the first that differs, else
+            None.
+        gap: plain's top-two log-probability gap there, in nats; None without a difference, and where one answer
+            merely ends before the other.
         plain_ids, ids: the tokens themselves, kept only where they differ.
-        plain_seconds, seconds: decoding alone: from the end of prefill (all prompt tokens but the last are in the cache)
-            to the arrival of the last token.
+        plain_seconds, seconds: decoding alone: from the end of prefill (the cache holds all prompt tokens but
+            the last) to the arrival of the last token.
         plain_wall_seconds, wall_seconds: from the call to the arrival of the last token.
         forwards, drafted, accepted, draft_seconds, sources: see :class:`daari_mlx.accept.Statistics`.
         rounds: (drafted, accepted, emitted) tokens of each forward.
@@ -54,7 +55,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Plain's decode seconds per token over ours: above 1 we are faster. Equal ids make it the ratio of seconds."""
+        """Plain's decode seconds per token over ours: above 1 we are faster."""
         return (self.plain_seconds / self.plain_tokens) / (self.seconds / self.tokens)
 
     @property
@@ -133,7 +134,7 @@ class BenchRecord:
 
     @property
     def positions(self) -> tuple[list[int], list[int]]:
-        """(drafted, accepted) tokens by their position in the draft; they sum to the rows' ``drafted`` and ``accepted``."""
+        """(drafted, accepted) tokens by position in the draft; they sum to those of the rows."""
         rounds = [counts for row in self.rows for counts in row.rounds]
         places = range(max(drafted for drafted, _, _ in rounds))
         return (
