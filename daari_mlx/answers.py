@@ -45,7 +45,9 @@ def _read_answers(path: Path, count: int) -> list[list[int]]:
     try:
         answers = json.loads(path.read_text(encoding="utf-8"))["answers"]
     except (ValueError, KeyError, TypeError) as error:
-        raise DaariError(f"{path} is damaged ({error}): remove it and run again, the teacher answers that part anew.") from error
+        raise DaariError(
+            f"{path} is damaged ({error}): remove it and run again, the teacher answers that part anew."
+        ) from error
     if len(answers) != count:
         raise DaariError(f"{path} holds {len(answers)} answers for {count} prompts: remove it and run again.")
     return answers

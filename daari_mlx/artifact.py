@@ -62,7 +62,9 @@ def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:
             "vocab_size": graph.vocab_size,
             "hidden_size": graph.hidden_size,
             "settings": stats.get("settings", {}),
-            "counts": {name: stats[name] for name in ("states", "sequences", "nodes", "edges", "steps") if name in stats},
+            "counts": {
+                name: stats[name] for name in ("states", "sequences", "nodes", "edges", "steps") if name in stats
+            },
             "versions": versions(),
             "arrays_sha256": _sha256(beside / ARRAYS),
         }
@@ -93,16 +95,22 @@ def load_graph(path: str | Path) -> Graph:
     config = read_json(path / CONFIG, "graph's config.json")
     if config.get("format_version") != FORMAT_VERSION:
         raise DaariError(
-            f"The graph at {path} has format version {config.get('format_version')!r}, this daari-mlx reads {FORMAT_VERSION}: compile it anew."
+            f"The graph at {path} has format version {config.get('format_version')!r}, "
+            f"this daari-mlx reads {FORMAT_VERSION}: compile it anew."
         )
     for name, kind in (("teacher", dict), ("vocab_size", int), ("hidden_size", int), ("layer", (int, str))):
         if not isinstance(config.get(name), kind) or isinstance(config.get(name), bool):
-            raise DaariError(f"The graph's config at {path} is damaged: {name!r} is {config.get(name)!r}. Compile it anew.")
+            raise DaariError(
+                f"The graph's config at {path} is damaged: {name!r} is {config.get(name)!r}. Compile it anew."
+            )
     _check_file(path / ARRAYS, str(config.get("arrays_sha256")))
     graph = _from_arrays(load_arrays(path / ARRAYS), config)
     graph.check()
     if graph.hidden_size != config["hidden_size"]:
-        raise DaariError(f"The graph at {path} is damaged: its states are {graph.hidden_size} wide, its config says {config['hidden_size']}.")
+        raise DaariError(
+            f"The graph at {path} is damaged: its states are {graph.hidden_size} wide, "
+            f"its config says {config['hidden_size']}."
+        )
     return graph
 
 
@@ -198,11 +206,15 @@ def _check_file(path: Path, expected: str) -> None:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if length > size - 8:
-            raise DaariError(f"{path} is truncated: {size} bytes are fewer than its header says. Compile it anew, or fetch it again.")
+            raise DaariError(
+                f"{path} is truncated: {size} bytes are fewer than its header says. Compile it anew, or fetch it again."
+            )
         try:
             header = json.loads(file.read(length))
             entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-            described = {n: (e["dtype"], [int(x) for x in e["shape"]], *map(int, e["data_offsets"])) for n, e in entries.items()}
+            described = {
+                n: (e["dtype"], [int(x) for x in e["shape"]], *map(int, e["data_offsets"])) for n, e in entries.items()
+            }
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DaariError(f"{path} is damaged: its header cannot be read ({error}).") from error
     if set(described) != set(_ARRAYS):
@@ -212,10 +224,20 @@ def _check_file(path: Path, expected: str) -> None:
         count = 1
         for extent in shape:
             count *= extent
-        if kind != _TYPES[dtype.name] or min(shape, default=0) < 0 or not 0 <= begin <= end <= size - 8 - length or end - begin != count * dtype.itemsize:
-            raise DaariError(f"{path} is damaged or truncated: {name} is {kind} {shape} at bytes {begin} to {end} of {size - 8 - length}.")
+        if (
+            kind != _TYPES[dtype.name]
+            or min(shape, default=0) < 0
+            or not 0 <= begin <= end <= size - 8 - length
+            or end - begin != count * dtype.itemsize
+        ):
+            raise DaariError(
+                f"{path} is damaged or truncated: {name} is {kind} {shape} "
+                f"at bytes {begin} to {end} of {size - 8 - length}."
+            )
     if _sha256(path) != expected:
-        raise DaariError(f"{path} was altered: its content does not match the hash in {CONFIG}. Compile it anew, or fetch it again.")
+        raise DaariError(
+            f"{path} was altered: its content does not match the hash in {CONFIG}. Compile it anew, or fetch it again."
+        )
 
 
 def _sha256(path: Path) -> str:

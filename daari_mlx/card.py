@@ -33,7 +33,8 @@ tags: [mlx, daari-mlx, speculative-decoding]
 ---
 # A daari-mlx graph
 
-It drafts tokens for one teacher, which verifies every one of them: the words are the teacher's own, they only come sooner.
+It drafts tokens for one teacher, which verifies every one of them: the words are the teacher's own, they only come
+sooner.
 
 Teacher: {describe(config["teacher"])}
 
@@ -45,6 +46,6 @@ Teacher: {describe(config["teacher"])}
 daari-mlx generate --model {source} --graph <this folder> --prompt "..."
 ```
 
-It holds cluster centres of hidden states, token ids and transition counts; no text, no weights, nothing that runs. What the
-teacher answered during compilation can in part be read back from the token ids.
+It holds cluster centres of hidden states, token ids and transition counts; no text, no weights, nothing that runs.
+What the teacher answered during compilation can in part be read back from the token ids.
 """

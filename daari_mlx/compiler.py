@@ -48,7 +48,9 @@ def compile_graph(workdir: Workdir, *, nodes: int | None = None, seed: int = 0) 
     states = sum(len(s.tokens) for s in shards)
     count = auto_nodes(states) if nodes is None else nodes
     if count < 1 or count > states:
-        raise DaariError(f"--nodes is {count}, but there are {states} states to make nodes from: give 1 to {states}, or more data.")
+        raise DaariError(
+            f"--nodes is {count}, but there are {states} states to make nodes from: give 1 to {states}, or more data."
+        )
     centroids = _cluster(_sample(workdir, states, min(states, count * FIT_STATES_PER_NODE), seed), count, seed)
     found = Nodes(workdir.read_projection(), centroids)
     clock.lap("cluster")

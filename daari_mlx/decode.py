@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -77,7 +77,7 @@ def stream_generate(
     quantized_kv_start: int = 5000,
     prompt_progress_callback: Any = None,
     stream: Any = None,
-) -> Iterator[GenerationResponse]:
+) -> Generator[GenerationResponse, None, None]:
     """Stream an answer: the same tokens as ``mlx_lm.stream_generate``, several a teacher forward.
 
     Args:
@@ -173,7 +173,9 @@ def choose_drafter(
         return drafter, tap_model(model)[0]
     tap, width = tap_model(model, known.layer)
     if width != known.hidden_size:
-        raise DaariError(f"The graph reads states of width {known.hidden_size}, this teacher's are {width} wide: compile it anew.")
+        raise DaariError(
+            f"The graph reads states of width {known.hidden_size}, this teacher's are {width} wide: compile it anew."
+        )
     if num_draft_tokens == "auto":
         return GraphDrafter(known, cost=probe.cost_of(model)), tap
     return GraphDrafter(known, num_draft_tokens=num_draft_tokens), tap
@@ -198,8 +200,13 @@ def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int], limit: int
 
 
 def _responses(
-    steps: Iterator[Emitted], model: nn.Module, tokenizer: Any, prompt_tokens: int, options: Options, statistics: Statistics
-) -> Iterator[GenerationResponse]:
+    steps: Generator[Emitted, None, None],
+    model: nn.Module,
+    tokenizer: Any,
+    prompt_tokens: int,
+    options: Options,
+    statistics: Statistics,
+) -> Generator[GenerationResponse, None, None]:
     """Tokens to text and figures, exactly as mlx-lm counts and ends them."""
     detokenizer = tokenizer.detokenizer
     wired_limit = importlib.import_module("mlx_lm.generate").wired_limit
@@ -235,6 +242,6 @@ def _responses(
                     break
                 yield response(step, None)
         finally:
-            steps.close()  # type: ignore[attr-defined]  # a generator: the cache is exact from here on
+            steps.close()  # the cache is exact from here on
         detokenizer.finalize()
         yield response(step, "stop" if ended else "length")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,11 @@ class SpecEngine:
             text += last.text
         if last is None:
             raise DaariError("The teacher gave no token.")
-        stats = {**last.statistics.as_dict(), "prompt_tokens": last.prompt_tokens, "finish_reason": last.finish_reason}
+        stats = {
+            **last.statistics.as_dict(),
+            "prompt_tokens": last.prompt_tokens,
+            "finish_reason": last.finish_reason,
+        }
         return text, stats
 
     def stream_chat(
@@ -90,7 +94,7 @@ class SpecEngine:
         tools: list[dict[str, Any]] | None = None,
         chat_template_config: dict[str, Any] | None = None,
         **options: Any,
-    ) -> Iterator[GenerationResponse]:
+    ) -> Generator[GenerationResponse, None, None]:
         """Stream the answer to a chat; ``prompt_tokens`` in the responses counts only what had to be prefilled.
 
         Args:
@@ -102,11 +106,15 @@ class SpecEngine:
         if not messages:
             raise DaariError("There are no messages: give at least one, as {'role': 'user', 'content': ...}.")
         ids = self.tokenizer.apply_chat_template(
-            messages, tools=tools, add_generation_prompt=True, return_dict=False, **(chat_template_config or {})
+            messages,
+            tools=tools,
+            add_generation_prompt=True,
+            return_dict=False,
+            **(chat_template_config or {}),
         )
         return self.stream_tokens(ids, **options)
 
-    def stream_tokens(self, ids: list[int], **options: Any) -> Iterator[GenerationResponse]:
+    def stream_tokens(self, ids: list[int], **options: Any) -> Generator[GenerationResponse, None, None]:
         """Stream the answer to token ids; what the cache already holds of them is not computed again."""
         shared = min(common_prefix_len(self.cached, ids), len(ids) - 1)
         if shared < len(self.cached) and not drop_last(self.cache, len(self.cached) - shared):
@@ -129,7 +137,7 @@ class SpecEngine:
                 emitted.append(response.token)
                 yield response
         finally:
-            responses.close()  # type: ignore[attr-defined]  # a generator
+            responses.close()
             if emitted:
                 self.cached = [*ids, *emitted[:-1]]
             else:
@@ -140,7 +148,9 @@ def _tokenizer_of(graph: Graph | None) -> Any:
     """The tokenizer that the graph's teacher was loaded with."""
     source = graph.teacher.get("source") if graph is not None else None
     if not isinstance(source, str) or not Path(source).is_dir():
-        raise DaariError("SpecEngine was given a loaded model without its tokenizer: give tokenizer=... as mlx_lm.load returned it.")
+        raise DaariError(
+            "SpecEngine was given a loaded model without its tokenizer: give tokenizer=... as mlx_lm.load returned it."
+        )
     from mlx_lm.utils import load_tokenizer
 
     return load_tokenizer(Path(source))

@@ -1,7 +1,7 @@
 """Stage 3, extract: one forward a sequence; its answer states, reduced, go to shards as they come.
 
-Every step writes whole files and skips those that are there: a run that was stopped anywhere goes on where it was. Memory
-holds one shard at a time.
+Every step writes whole files and skips those that are there: a run that was stopped anywhere goes on where it was.
+Memory holds one shard at a time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ def extract(teacher: Teacher, rows: list[Sequence] | list[Prompt], workdir: Work
             once(path, lambda: save_arrays(path, _reduce(_states(teacher, part, options.layer), projection)))  # noqa: B023
             progress.update(sum(len(s.tokens) for s in part))
     seconds = {"answers": answered - start, "states": time.perf_counter() - answered}
-    write_json(workdir.done_path, {"sequences": len(sequences), "tokens": tokens, "shards": len(parts), "seconds": seconds})
+    write_json(
+        workdir.done_path,
+        {"sequences": len(sequences), "tokens": tokens, "shards": len(parts), "seconds": seconds},
+    )
 
 
 def extraction_record(workdir: Workdir) -> dict[str, object]:
@@ -89,7 +92,10 @@ def extraction_record(workdir: Workdir) -> dict[str, object]:
     Raises:
         DaariError: it is not finished.
     """
-    return read_json(workdir.done_path, "finished extraction (run daari-mlx extract again with the same options: it goes on)")
+    return read_json(
+        workdir.done_path,
+        "finished extraction (run daari-mlx extract again with the same options: it goes on)",
+    )
 
 
 def _answered(
@@ -103,11 +109,16 @@ def _answered(
 
 def _hash(rows: list[Sequence] | list[Prompt]) -> str:
     return corpus_hash(
-        [row if isinstance(row, Sequence) else Sequence(row.tokens, len(row.tokens), row.row, row.source) for row in rows]
+        [
+            row if isinstance(row, Sequence) else Sequence(row.tokens, len(row.tokens), row.row, row.source)
+            for row in rows
+        ]
     )
 
 
-def _sample(teacher: Teacher, parts: list[list[Sequence]], workdir: Workdir, options: ExtractOptions, progress: object) -> int:
+def _sample(
+    teacher: Teacher, parts: list[list[Sequence]], workdir: Workdir, options: ExtractOptions, progress: object
+) -> int:
     """Take unreduced states of the first parts, fit the projection on them, reduce them; return how many parts."""
     count, taken = 0, 0
     while count < len(parts) and taken < SAMPLE_STATES:

@@ -45,8 +45,8 @@ def whole(path: Path) -> Iterator[Path]:
         if full or (isinstance(error, RuntimeError) and "write" in str(error).lower()):
             free = shutil.disk_usage(path.parent).free / 1e6
             raise DaariError(
-                f"Could not write {path}: the disk is full ({free:.0f} MB free). What was written before is whole: make room and "
-                "run the same command again, it goes on from there."
+                f"Could not write {path}: the disk is full ({free:.0f} MB free). What was written before "
+                "is whole: make room and run the same command again, it goes on from there."
             ) from error
         raise
 
@@ -101,7 +101,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def once(path: Path, make: Callable[[], None]) -> bool:
-    """Call ``make`` unless ``path`` is there already; return whether it was called. What a resumed run does not repeat."""
+    """Call ``make`` unless ``path`` is there already, as in a resumed run; return whether it was called."""
     if path.exists():
         return False
     make()

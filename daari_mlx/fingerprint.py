@@ -40,7 +40,7 @@ def fingerprint_model(model: nn.Module) -> dict[str, Any]:
 
 
 def _read_model(model: nn.Module) -> dict[str, Any]:
-    parameters = sorted(tree_flatten(model.parameters()))
+    parameters: list[tuple[str, mx.array]] = sorted(tree_flatten(model.parameters()))  # type: ignore[arg-type]
     return {
         "model_type": getattr(model, "model_type", None) or getattr(model.args, "model_type", None),
         "structure": _hash(f"{name} {value.shape} {value.dtype}" for name, value in parameters),
@@ -64,7 +64,7 @@ def _fingerprint_tokenizer(tokenizer: Any) -> dict[str, Any]:
 
 
 def _quantisation(model: nn.Module) -> str | None:
-    """Bits and group size of every kind of quantised module, e.g. ``"4-bit affine, group 64"``; None when there is none."""
+    """Bits and group size of every kind of quantised module, e.g. ``"4-bit affine, group 64"``; None without any."""
     kinds = {
         f"{module.bits}-bit {getattr(module, 'mode', 'affine')}, group {module.group_size}"
         for _, module in model.named_modules()
@@ -105,7 +105,11 @@ def context_length(model: nn.Module) -> int | None:
     """The most tokens that the teacher's configuration says it can hold; None where it says nothing."""
     args = getattr(model, "args", None)
     for holder in (args, getattr(args, "text_config", None)):
-        value = holder.get("max_position_embeddings") if isinstance(holder, dict) else getattr(holder, "max_position_embeddings", None)
+        value = (
+            holder.get("max_position_embeddings")
+            if isinstance(holder, dict)
+            else getattr(holder, "max_position_embeddings", None)
+        )
         if isinstance(value, int) and value > 0:
             return value
     return None
@@ -113,7 +117,10 @@ def context_length(model: nn.Module) -> int | None:
 
 def describe(teacher: dict[str, Any]) -> str:
     """One line that a person can tell teachers apart by."""
-    parts = [str(teacher.get("source") or teacher.get("model_type")), teacher.get("quantisation") or "not quantised"]
+    parts = [
+        str(teacher.get("source") or teacher.get("model_type")),
+        teacher.get("quantisation") or "not quantised",
+    ]
     if teacher.get("adapter"):
         parts.append(f"adapter {str(teacher['adapter'])[:8]}")
     parts.append(f"weights {str(teacher.get('weights'))[:8]}")

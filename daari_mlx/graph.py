@@ -102,7 +102,11 @@ class Graph:
         expect("steps.key", self.step_key, np.int64, (len(self.step_key),))
         expect("steps.node", self.step_node, np.int32, (len(self.step_key),))
         require(size > 0 and width > 0 and len(mean) > 0, "it has no nodes")
-        for name, values in (("nodes.centroids", self.nodes.centroids), ("projection.basis", basis), ("projection.mean", mean)):
+        for name, values in (
+            ("nodes.centroids", self.nodes.centroids),
+            ("projection.basis", basis),
+            ("projection.mean", mean),
+        ):
             require(bool(np.isfinite(values).all()), f"{name} holds a value that is not finite")
         start = self.edge_start
         require(start[0] == 0 and start[-1] == len(self.edge_token), "edges.start does not span the edges")
@@ -113,7 +117,10 @@ class Graph:
         require(bool(((share > 0) & (share <= 1)).all()), "edges.probability holds a value outside (0, 1]")
         require(bool((self.support >= 0).all()), "nodes.support holds a negative count")
         require(bool((np.diff(self.step_key) > 0).all()), "steps.key is not sorted")
-        require(in_range(self.step_key, 0, (size + 1) * self.vocab_size), "steps.key holds a key outside the graph")
+        require(
+            in_range(self.step_key, 0, (size + 1) * self.vocab_size),
+            "steps.key holds a key outside the graph",
+        )
         require(in_range(self.step_node, 0, size), "steps.node holds a node outside the graph")
 
 

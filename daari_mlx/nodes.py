@@ -41,7 +41,7 @@ class Projection:
 def scale_states(states: FloatArray) -> FloatArray:
     """States divided by their root mean square along the last axis; float32 in, float32 out."""
     square = np.einsum("...h,...h->...", states, states) / np.float32(states.shape[-1])
-    return states / np.sqrt(square + EPSILON)[..., None]
+    return np.divide(states, np.sqrt(square + EPSILON)[..., None], dtype=np.float32)
 
 
 def fit_projection(states: FloatArray, dimensions: int) -> Projection:

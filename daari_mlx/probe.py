@@ -71,7 +71,7 @@ def cost_of(model: nn.Module) -> Cost:
 
 
 def measure(model: nn.Module, *, rows: tuple[int, ...] = ROWS, repeats: int = 7, context: int = CONTEXT) -> ProbeRecord:
-    """Time forwards over m rows on a cache that holds ``context`` tokens; the m are interleaved, so drift hits all alike."""
+    """Time forwards over m rows on a cache of ``context`` tokens; the m are interleaved, so drift hits all alike."""
     from mlx_lm.models.cache import make_prompt_cache
 
     limit = context_length(model)
@@ -155,7 +155,7 @@ def _path(key: dict[str, Any]) -> Path:
 
 
 def save(record: ProbeRecord) -> Path | None:
-    """Keep a clean record in place of an older one; return where, or None when it was too noisy or could not be written."""
+    """Keep a clean record in place of an older one; return where, or None when it is noisy or cannot be written."""
     if record.noisy:
         return None
     path = _path(record.key)

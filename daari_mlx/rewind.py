@@ -44,7 +44,7 @@ def refuses_drafts(cache: Cache) -> str | None:
     """
     for leaf in leaves(cache):
         if is_rotating(leaf) and leaf.keep > 0:
-            return f"max_kv_size: a {type(leaf).__name__} with keep={leaf.keep} sees other tokens in a block than in a single row"
+            return f"max_kv_size: with keep={leaf.keep} a block of rows sees other tokens than a single row does"
     return None
 
 

@@ -8,10 +8,8 @@ yield), the cache holds exactly prompt + emitted tokens but the last one, so tha
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -77,7 +75,10 @@ class Options:
     def quantise(self, cache: Cache) -> None:
         """mlx-lm's own KV quantisation of ``cache``, in place."""
         importlib.import_module("mlx_lm.generate").maybe_quantize_kv_cache(
-            cache, quantized_kv_start=self.quantized_kv_start, kv_group_size=self.kv_group_size, kv_bits=self.kv_bits
+            cache,
+            quantized_kv_start=self.quantized_kv_start,
+            kv_group_size=self.kv_group_size,
+            kv_bits=self.kv_bits,
         )
 
     def draft_limit(self, emitted: int, cached: int) -> int:
@@ -116,7 +117,7 @@ def generate_step(
     drafter: Drafter | None,
     tap: Tap | None,
     statistics: Statistics,
-) -> Iterator[Emitted]:
+) -> Generator[Emitted, None, None]:
     """Yield the teacher's own tokens, several a forward where the drafter was right.
 
     Args:
@@ -156,7 +157,7 @@ def generate_step(
 
 def _round(
     run: _Run, verifier: Verifier, drafter: Drafter | None, options: Options, statistics: Statistics
-) -> Iterator[Emitted]:
+) -> Generator[Emitted, None, None]:
     """One draft, one teacher forward, and its tokens."""
     start = perf_counter()
     limit = options.draft_limit(run.emitted, run.cached)
@@ -187,20 +188,24 @@ def _round(
 
 def _prefill(prompt: list[int], model: nn.Module, cache: Cache, options: Options, tap: Tap | None) -> FloatArray | None:
     """All but the last prompt token go into the cache, as mlx-lm does; the state at the newest of them comes back."""
-    done, last, state = 0, len(prompt) - 1, None
+    done, last = 0, len(prompt) - 1
+    state: mx.array | None = None
     report = options.prompt_progress_callback or (lambda *_: None)
     report(0, len(prompt))
     tokens = mx.array(prompt, dtype=mx.uint32)[None]
     while done < last:
         size = min(options.prefill_step_size, last - done)
-        wanted = tap is not None and done + size == last
-        with tap.reading() if tap is not None and wanted else nullcontext([]) as seen:
-            model(tokens[:, done : done + size], cache=cache)
+        chunk = tokens[:, done : done + size]
+        if tap is None:
+            model(chunk, cache=cache)
+        else:
+            with tap.reading() as seen:
+                model(chunk, cache=cache)
+            state = seen[-1][0, -1].astype(mx.float32)
         if options.kv_bits is not None:
             options.quantise(cache)
-        state = seen[-1][0, -1].astype(mx.float32) if seen else None
-        mx.eval([c.state for c in cache], [] if state is None else state)
         done += size
+        mx.eval([c.state for c in cache], state if state is not None and done == last else [])
         report(done, len(prompt))
         mx.clear_cache()
     return None if state is None else np.array(state, copy=False)
@@ -208,7 +213,7 @@ def _prefill(prompt: list[int], model: nn.Module, cache: Cache, options: Options
 
 def _plain_steps(
     prompt: list[int], model: nn.Module, cache: Cache, options: Options, statistics: Statistics
-) -> Iterator[Emitted]:
+) -> Generator[Emitted, None, None]:
     """mlx-lm's own loop, which runs one row ahead of what it has yielded; that row is taken out at the end."""
     plain = importlib.import_module("mlx_lm.generate").generate_step
     checkpoint = Checkpoint(cache, rows=0)

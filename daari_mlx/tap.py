@@ -31,7 +31,8 @@ class Tap:
     def reading(self) -> Iterator[list[mx.array]]:
         """Collect the states of every forward that this thread runs inside the ``with``: ``(1, m, H)`` each."""
         outer = getattr(self._sink, "states", None)
-        self._sink.states = states = []
+        states: list[mx.array] = []
+        self._sink.states = states
         try:
             yield states
         finally:
@@ -75,7 +76,9 @@ def _final_tap(model: nn.Module) -> tuple[Tap, int]:
         return _hook(module, method, lambda given, _: given), _width(states)
     bodies = [c for c in calls if _width(c[3]) not in (0, vocabulary)]  # the head is a bare matrix product
     if not bodies:
-        raise DaariError(f"No module of {type(model).__name__} shows the states that its head reads: it cannot be a teacher.")
+        raise DaariError(
+            f"No module of {type(model).__name__} shows the states that its head reads: it cannot be a teacher."
+        )
     module, method, _, states = bodies[-1]
     return _hook(module, method, lambda _, result: result), _width(states)
 
@@ -84,12 +87,16 @@ def _layer_tap(model: nn.Module, layer: int | str) -> tuple[Tap, int]:
     layers = getattr(model, "layers", None)
     if not isinstance(layers, list) or not isinstance(layer, int) or not -len(layers) <= layer < len(layers):
         count = len(layers) if isinstance(layers, list) else 0
-        raise DaariError(f"There is no layer {layer!r}: {type(model).__name__} has {count} layers; use 'final' or an index of them.")
+        raise DaariError(
+            f"There is no layer {layer!r}: {type(model).__name__} has {count} layers; use 'final' or an index of them."
+        )
     module = layers[layer]
     calls, _ = _trace(model)
     results = [_states(c[3]) for c in calls if c[0] is module and c[1] == "__call__"]
     if len(results) != 1 or results[0] is None:
-        raise DaariError(f"Layer {layer} of {type(model).__name__} does not give its states out once a forward; use --layer final.")
+        raise DaariError(
+            f"Layer {layer} of {type(model).__name__} does not give its states out once a forward; use --layer final."
+        )
     return _hook(module, "__call__", lambda _, result: _states(result)), _width(results[0])
 
 

@@ -84,9 +84,13 @@ def load_teacher(
     import mlx_lm
 
     if not Path(model).exists() and not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
-        raise DaariError(f"There is no model at {model!r}: give a folder that mlx-lm can load, or a Hub repository as 'user/name'.")
+        raise DaariError(
+            f"There is no model at {model!r}: give a folder that mlx-lm can load, or a Hub repository as 'user/name'."
+        )
     if adapter_path is not None and not (Path(adapter_path) / "adapter_config.json").is_file():
-        raise DaariError(f"There is no adapter at {adapter_path!r}: the folder needs adapter_config.json and adapters.safetensors.")
+        raise DaariError(
+            f"There is no adapter at {adapter_path!r}: the folder needs adapter_config.json and adapters.safetensors."
+        )
     try:
         loaded, tokenizer = mlx_lm.load(
             path_or_hf_repo=model,
@@ -98,6 +102,8 @@ def load_teacher(
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {error}"
         if not Path(model).exists():
-            raise DaariError(f"There is no folder {model!r}, and the Hub did not give a repository of that name ({reason}).") from error
+            raise DaariError(
+                f"There is no folder {model!r}, and the Hub did not give a repository of that name ({reason})."
+            ) from error
         raise DaariError(f"mlx-lm could not load the model in {model!r}: {reason}") from error
     return Teacher(loaded, tokenizer, model, adapter_path)

@@ -21,7 +21,9 @@ from daari_mlx.tap import Tap
 Sampler = Callable[[mx.array], mx.array]
 LogitsProcessor = Callable[[mx.array, mx.array], mx.array]
 
-MAX_PENDING = 8  # rows owed to a cache that can only be restored; beyond, one round goes without a draft and settles them
+MAX_PENDING = (
+    8  # rows owed to a cache that can only be restored; beyond, one round goes without a draft and settles them
+)
 
 
 @dataclass(slots=True)
@@ -81,7 +83,9 @@ class Verifier:
             Whatever the teacher, a processor or the sampler raises; the cache is then as it was before the round.
         """
         self._block, self._owed = [*self.pending, last, *draft], len(self.pending)
-        self._checkpoint = Checkpoint(self.cache, len(self._block)) if draft or self.pending or self.processors else None
+        self._checkpoint = (
+            Checkpoint(self.cache, len(self._block)) if draft or self.pending or self.processors else None
+        )
         try:
             logits, states = self._forward(self._block)
             verified = self._judge(logits[:, self._owed :], draft, last, states)
@@ -103,7 +107,7 @@ class Verifier:
         excess = len(self._block) - kept
         if excess and self._checkpoint is not None:
             dropped = self._checkpoint.drop(excess)
-            self.pending = self._block[: kept] if dropped > excess else []
+            self.pending = self._block[:kept] if dropped > excess else []
         self._checkpoint = None
 
     def finish(self) -> None:
@@ -121,7 +125,9 @@ class Verifier:
             with self.tap.reading() as seen:
                 logits = self.model(inputs, cache=self.cache)
             if len(seen) == 0:
-                raise RuntimeError("The teacher's tap was lost: a module was replaced after the graph was attached. Attach it again.")
+                raise RuntimeError(
+                    "The teacher's tap was lost: a module was replaced after the graph was attached. Attach it again."
+                )
             states = seen[-1]
         self._quantise(self.cache)
         return logits, states
@@ -146,23 +152,24 @@ class Verifier:
         logprobs = logits[0] - mx.logsumexp(logits[0], axis=-1, keepdims=True)
         tokens = mx.argmax(logprobs, axis=-1)
         mx.eval(tokens, [] if states is None else states)
-        return tokens.tolist(), list(logprobs)
+        return _ids(tokens), list(logprobs)
 
     def _sample(self, logits: mx.array, draft: list[int]) -> tuple[list[int], list[mx.array]]:
         """Draw every row; then give back the random numbers that rejected rows used, so that draws equal plain's."""
         assert self.sampler is not None
+        state: Any = mx.random.state
         tokens, logprobs, keys = [], [], []
         for row in range(logits.shape[1]):
             logprobs.append(logits[:, row] - mx.logsumexp(logits[:, row], keepdims=True))
             tokens.append(self.sampler(logprobs[-1]))
-            keys.append(mx.random.state[0])
-        drawn = mx.concatenate(tokens).tolist()
-        high, low = keys[count_accepted(draft, drawn)].tolist()
+            keys.append(state[0])
+        drawn = _ids(mx.concatenate(tokens))
+        high, low = _ids(keys[count_accepted(draft, drawn)])
         mx.random.seed(high << 32 | low)  # a key is its seed's two halves: this restores it
         return drawn, [row.squeeze(0) for row in logprobs]
 
     def _row_by_row(self, logits: mx.array, draft: list[int], last: int) -> tuple[list[int], list[mx.array]]:
-        """Processors see, at row i, prompt + emitted + draft[:i], and are never called for a row that is not emitted."""
+        """Processors see, at row i, prompt + emitted + draft[:i]; no row that is not emitted is shown to them."""
         tokens: list[int] = []
         logprobs = []
         history = self._history
@@ -174,8 +181,13 @@ class Verifier:
                 processed = processor(history, processed)
             logprobs.append(processed - mx.logsumexp(processed, keepdims=True))
             drawn = mx.argmax(logprobs[-1], axis=-1) if self.sampler is None else self.sampler(logprobs[-1])
-            tokens.append(int(drawn.item()))
+            tokens.extend(_ids(drawn.reshape(1)))
             if row == len(draft) or tokens[row] != draft[row]:
                 break
         self._history = history
         return tokens, [row.squeeze(0) for row in logprobs]
+
+
+def _ids(array: mx.array) -> list[int]:
+    """A one-dimensional integer array as a list."""
+    return [int(x) for x in array.tolist()]  # type: ignore[union-attr, arg-type]

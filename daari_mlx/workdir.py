@@ -103,14 +103,15 @@ class Workdir:
             return
         old = read_json(self.plan_path, "extraction record")
         names = [name for name in new if name != "teacher" and old.get(name) != new[name]]
-        theirs = old.get("teacher") if isinstance(old.get("teacher"), dict) else {}
+        theirs = old.get("teacher")
         ours = {k: v for k, v in plan.teacher.items() if k not in ("source", "adapter_path")}
-        if any(theirs.get(k) != v for k, v in ours.items()):
+        if not isinstance(theirs, dict) or any(theirs.get(k) != v for k, v in ours.items()):
             names.insert(0, "teacher")
         if names:
             told = "; ".join(f"{n}: there {_short(old.get(n))}, now {_short(new[n])}" for n in names)
             raise DaariError(
-                f"The workdir {self.path} holds an extraction with other settings ({told}). Name another --workdir, or remove this one."
+                f"The workdir {self.path} holds an extraction with other settings ({told}). "
+                "Name another --workdir, or remove this one."
             )
 
     def read_plan(self) -> Plan:
@@ -122,7 +123,9 @@ class Workdir:
         record = read_json(self.plan_path, "extraction record (extract.json)")
         version = record.pop("format_version", None)
         if version != FORMAT or set(record) != set(Plan.__dataclass_fields__):
-            raise DaariError(f"{self.plan_path} is of version {version}, this one reads version {FORMAT}: extract again.")
+            raise DaariError(
+                f"{self.plan_path} is of version {version}, this one reads version {FORMAT}: extract again."
+            )
         return Plan(**record)
 
     def read_projection(self) -> Projection:

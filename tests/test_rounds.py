@@ -24,7 +24,9 @@ def model(request: pytest.FixtureRequest) -> Any:
     return build(request.param)
 
 
-def run(model: Any, drafter: Any, cache: list[Any] | None = None, prompt: list[int] = PROMPT, **options: Any) -> tuple[list[Emitted], Statistics]:
+def run(
+    model: Any, drafter: Any, cache: list[Any] | None = None, prompt: list[int] = PROMPT, **options: Any
+) -> tuple[list[Emitted], Statistics]:
     statistics = Statistics()
     steps = generate_step(
         prompt,
@@ -115,13 +117,18 @@ def test_plain_is_never_asked_for_more_rows_than_the_answer_has() -> None:
     assert (statistics.forwards, statistics.drafted, statistics.accepted) == (1, 8, 8)
 
 
-@pytest.mark.parametrize("sampling", [{"temp": 0.8}, {"temp": 1.0, "top_p": 0.9}, {"temp": 0.7, "top_k": 20}, {"temp": 1.0, "min_p": 0.05}])
+@pytest.mark.parametrize(
+    "sampling",
+    [{"temp": 0.8}, {"temp": 1.0, "top_p": 0.9}, {"temp": 0.7, "top_k": 20}, {"temp": 1.0, "min_p": 0.05}],
+)
 def test_seeded_sampling_equals_plain(sampling: dict[str, Any]) -> None:
     model = build("llama")
     mx.random.seed(11)
     expected = plain_tokens(model, PROMPT, 60, sampler=make_sampler(**sampling))
     mx.random.seed(11)
-    emitted, statistics = run(model, Oracle(PROMPT + expected, block=5), max_tokens=60, sampler=make_sampler(**sampling))
+    emitted, statistics = run(
+        model, Oracle(PROMPT + expected, block=5), max_tokens=60, sampler=make_sampler(**sampling)
+    )
     assert [e.token for e in emitted] == expected
     assert statistics.acceptance_rate > 0.2
 
@@ -141,7 +148,10 @@ def test_processors_see_the_calls_that_plain_makes() -> None:
     penalty = make_logits_processors(repetition_penalty=1.3, repetition_context_size=12)
     expected = plain_tokens(model, PROMPT, 40, logits_processors=[logging(plain_calls), *penalty])
     emitted, statistics = run(
-        model, Oracle(PROMPT + expected, block=5), max_tokens=40, logits_processors=[logging(own_calls), *penalty]
+        model,
+        Oracle(PROMPT + expected, block=5),
+        max_tokens=40,
+        logits_processors=[logging(own_calls), *penalty],
     )
     assert [e.token for e in emitted] == expected
     assert own_calls == plain_calls[: len(own_calls)] and len(own_calls) == 40
@@ -164,9 +174,7 @@ def test_an_exception_leaves_an_exact_cache(model: Any, where: str, monkeypatch:
 
     if where == "drafter":
         draft = oracle.draft
-        monkeypatch.setattr(
-            oracle, "draft", lambda *a: 1 / 0 if len(oracle.contexts) == 6 else draft(*a)
-        )
+        monkeypatch.setattr(oracle, "draft", lambda *a: 1 / 0 if len(oracle.contexts) == 6 else draft(*a))
     if where == "teacher":
         last = model.layers[-1]
         cls = type(last)
@@ -219,7 +227,9 @@ def test_logprobs_equal_plain() -> None:
     import importlib
 
     model = build("qwen3")
-    steps = importlib.import_module("mlx_lm.generate").generate_step(prompt=mx.array(PROMPT), model=model, max_tokens=20)
+    steps = importlib.import_module("mlx_lm.generate").generate_step(
+        prompt=mx.array(PROMPT), model=model, max_tokens=20
+    )
     expected = [(int(t), np.array(p)) for t, p in steps]
     emitted, _ = run(model, Oracle(PROMPT + [t for t, _ in expected], block=4), max_tokens=20)
     for step, (token, logprobs) in zip(emitted, expected, strict=True):
