@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -72,28 +73,35 @@ def refuse_unused(ctx: typer.Context, names: tuple[str, ...], why: str) -> None:
             raise typer.BadParameter(f"{param.opts[0]} {why}", ctx=ctx)
 
 
-def render_failure(error: Exception) -> DaariError:
-    """What to raise where a chat template, which can raise anything, raised ``error``."""
-    reason = " ".join(str(error).split())[:200]
-    return DaariError(f"The chat template rejects the messages: {type(error).__name__}: {reason}")
+def check_exists(data: str) -> None:
+    """What can be seen of ``--data`` without a tokenizer, so that it is told before a model is loaded.
+
+    Raises:
+        DaariError: there is nothing at that path.
+    """
+    if data != "-" and not Path(data).exists():
+        raise DaariError(f"There is no data at {data!r}: give a .jsonl file, a folder with such files, or - for stdin.")
 
 
 # --- the teacher and its graph
 Model = Annotated[
-    str, typer.Option("--model", metavar="PATH_OR_REPO", help="The teacher: a local model folder or a Hugging Face repo.")
+    str,
+    typer.Option("--model", metavar="PATH_OR_REPO", help="The teacher: a local model folder or a Hugging Face repo."),
 ]
 MaybeModel = Annotated[
     str | None,
     typer.Option("--model", metavar="PATH_OR_REPO", help="The teacher: a local model folder or a Hugging Face repo."),
 ]
 AdapterPath = Annotated[
-    str | None, typer.Option("--adapter-path", metavar="FOLDER", help="Trained adapter weights and config of the teacher.")
+    str | None,
+    typer.Option("--adapter-path", metavar="FOLDER", help="Trained adapter weights and config of the teacher."),
 ]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Trust code that comes with the model and its tokenizer.")
 ]
 MaybeGraph = Annotated[
-    str | None, typer.Option("--graph", metavar="FOLDER", help="The compiled graph that drafts; without it, plain decoding.")
+    str | None,
+    typer.Option("--graph", metavar="FOLDER", help="The compiled graph that drafts; without it, plain decoding."),
 ]
 Graph = Annotated[str, typer.Option("--graph", metavar="FOLDER", help="The compiled graph that drafts.")]
 NumDraftTokens = Annotated[
@@ -111,7 +119,8 @@ Data = Annotated[
     str, typer.Option("--data", metavar="PATH", help="A JSONL file, a folder with train.jsonl etc., or - for stdin.")
 ]
 MaybeData = Annotated[
-    str | None, typer.Option("--data", metavar="PATH", help="A JSONL file, a folder with train.jsonl etc., or - for stdin.")
+    str | None,
+    typer.Option("--data", metavar="PATH", help="A JSONL file, a folder with train.jsonl etc., or - for stdin."),
 ]
 Workdir = Annotated[
     str, typer.Option("--workdir", metavar="FOLDER", help="Where states are collected; the same command resumes there.")
@@ -133,33 +142,43 @@ Answers = Annotated[
 Layer = Annotated[
     Any,
     typer.Option(
-        "--layer", parser=parse_layer, metavar="final|INDEX", help="Whose states: final (what the head reads) or a layer's."
+        "--layer",
+        parser=parse_layer,
+        metavar="final|INDEX",
+        help="Whose states: final (what the head reads) or a layer's.",
     ),
 ]
 AnswerTokens = Annotated[
     int, typer.Option("--max-tokens", "-m", min=1, help="The longest answer of the teacher, for --answers teacher.")
 ]
-SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Leave bad rows out and list them, instead of stopping.")]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Leave bad rows out and list them, instead of stopping.")
+]
 Split = Annotated[str, typer.Option("--split", help="Which file of a data folder, without .jsonl.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Take only so many rows.")]
 RunSeed = Annotated[int, typer.Option("--seed", help="The same data, seed and versions give the same bytes.")]
 NodeCount = Annotated[
     Any,
     typer.Option(
-        "--nodes", parser=parse_nodes, metavar="N|auto", help="How many nodes; auto derives it from the number of states."
+        "--nodes",
+        parser=parse_nodes,
+        metavar="N|auto",
+        help="How many nodes; auto derives it from the number of states.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 # --- prompts
 Prompt = Annotated[
-    str, typer.Option("--prompt", "-p", metavar="TEXT", help="Message to be processed by the model ('-' reads from stdin).")
+    str,
+    typer.Option("--prompt", "-p", metavar="TEXT", help="Message to be processed by the model ('-' reads from stdin)."),
 ]
 SystemPrompt = Annotated[
     str | None, typer.Option("--system-prompt", metavar="TEXT", help="System prompt to be used for the chat template.")
 ]
 PrefillResponse = Annotated[
-    str | None, typer.Option("--prefill-response", metavar="TEXT", help="How the answer starts; the model goes on from there.")
+    str | None,
+    typer.Option("--prefill-response", metavar="TEXT", help="How the answer starts; the model goes on from there."),
 ]
 IgnoreChatTemplate = Annotated[
     bool, typer.Option("--ignore-chat-template", help="Use the raw prompt without the tokenizer's chat template.")
@@ -175,23 +194,32 @@ ChatTemplateConfig = Annotated[
 ]
 ExtraEos = Annotated[
     list[str] | None,
-    typer.Option("--extra-eos-token", metavar="TOKEN", help="A further token that ends the answer; repeat it for several."),
+    typer.Option(
+        "--extra-eos-token", metavar="TOKEN", help="A further token that ends the answer; repeat it for several."
+    ),
 ]
 
 # --- decoding
 MaxTokens = Annotated[
     Any,
     typer.Option(
-        "--max-tokens", "-m", parser=parse_max_tokens, metavar="N", help="Maximum number of tokens to generate; -1: no limit."
+        "--max-tokens",
+        "-m",
+        parser=parse_max_tokens,
+        metavar="N",
+        help="Maximum number of tokens to generate; -1: no limit.",
     ),
 ]
 Temp = Annotated[float, typer.Option("--temp", min=0.0, help="Sampling temperature.")]
 TopP = Annotated[float, typer.Option("--top-p", min=0.0, max=1.0, help="Sampling top-p.")]
 MinP = Annotated[float, typer.Option("--min-p", min=0.0, max=1.0, help="Sampling min-p.")]
 TopK = Annotated[int, typer.Option("--top-k", min=0, help="Sampling top-k; 0: all.")]
-MinTokensToKeep = Annotated[int, typer.Option("--min-tokens-to-keep", min=1, help="Minimum tokens to keep for min-p sampling.")]
+MinTokensToKeep = Annotated[
+    int, typer.Option("--min-tokens-to-keep", min=1, help="Minimum tokens to keep for min-p sampling.")
+]
 XtcProbability = Annotated[
-    float, typer.Option("--xtc-probability", min=0.0, max=1.0, help="Probability of XTC sampling to happen each next token.")
+    float,
+    typer.Option("--xtc-probability", min=0.0, max=1.0, help="Probability of XTC sampling to happen each next token."),
 ]
 XtcThreshold = Annotated[
     float,
@@ -205,14 +233,29 @@ PrefillStepSize = Annotated[
 KvBits = Annotated[int | None, typer.Option("--kv-bits", min=1, help="Bits of KV cache quantisation; none by default.")]
 KvGroupSize = Annotated[int, typer.Option("--kv-group-size", min=1, help="Group size of KV cache quantisation.")]
 QuantizedKvStart = Annotated[
-    int, typer.Option("--quantized-kv-start", min=0, help="With --kv-bits, the token from which the cache is quantised.")
+    int,
+    typer.Option("--quantized-kv-start", min=0, help="With --kv-bits, the token from which the cache is quantised."),
 ]
 PromptCacheFile = Annotated[
-    str | None, typer.Option("--prompt-cache-file", metavar="FILE", help="A prompt cache that mlx_lm.cache_prompt saved.")
+    str | None,
+    typer.Option("--prompt-cache-file", metavar="FILE", help="A prompt cache that mlx_lm.cache_prompt saved."),
 ]
 Verbose = Annotated[
     Any,
     typer.Option(
-        "--verbose", parser=parse_truth, metavar="True|False", help="Stream the text and print figures, or only the text."
+        "--verbose",
+        parser=parse_truth,
+        metavar="True|False",
+        help="Stream the text and print figures, or only the text.",
     ),
 ]
+
+# --- bench, inspect and probe
+Number = Annotated[int, typer.Option("-n", min=1, help="How many prompts, from the head of the data.")]
+AllowOverlap = Annotated[
+    bool, typer.Option("--allow-overlap", help="Take prompts that the graph was compiled from; the record tells.")
+]
+Out = Annotated[str | None, typer.Option("--out", metavar="FILE", help="Append the whole record as one line of JSON.")]
+GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help="The folder of a compiled graph.")]
+Top = Annotated[int, typer.Option("--top", min=0, help="How many of the busiest nodes to show.")]
+Repeats = Annotated[int, typer.Option("--repeats", min=1, help="How often each row count is measured.")]

@@ -1,0 +1,249 @@
+"""The commands that run the teacher: generate, chat, bench, probe."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import typer
+
+from daari_mlx import options, report
+from daari_mlx.errors import DaariError
+
+
+def generate(
+    ctx: typer.Context,
+    model: options.MaybeModel = None,
+    graph: options.MaybeGraph = None,
+    prompt: options.Prompt = "hello",
+    adapter_path: options.AdapterPath = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    extra_eos_token: options.ExtraEos = None,
+    system_prompt: options.SystemPrompt = None,
+    prefill_response: options.PrefillResponse = None,
+    max_tokens: options.MaxTokens = options.MAX_TOKENS_GENERATE,
+    num_draft_tokens: options.NumDraftTokens = "auto",
+    temp: options.Temp = 0.0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    top_k: options.TopK = 0,
+    xtc_probability: options.XtcProbability = 0.0,
+    xtc_threshold: options.XtcThreshold = 0.1,
+    min_tokens_to_keep: options.MinTokensToKeep = 1,
+    seed: options.MaybeSeed = None,
+    ignore_chat_template: options.IgnoreChatTemplate = False,
+    chat_template_config: options.ChatTemplateConfig = None,
+    verbose: options.Verbose = True,
+    max_kv_size: options.MaxKvSize = None,
+    prefill_step_size: options.PrefillStepSize = 2048,
+    prompt_cache_file: options.PromptCacheFile = None,
+    kv_bits: options.KvBits = None,
+    kv_group_size: options.KvGroupSize = 64,
+    quantized_kv_start: options.QuantizedKvStart = 5000,
+    as_json: options.Json = False,
+) -> None:
+    """Answer one prompt. As mlx_lm.generate does, with the graph drafting."""
+    if model is None and prompt_cache_file is None:
+        raise typer.BadParameter("give --model (or a --prompt-cache-file, which names its model)", ctx=ctx)
+    from daari_mlx import prompts
+    from daari_mlx.artifact import load_graph
+    from daari_mlx.decode import stream_generate
+    from daari_mlx.teacher import load_teacher
+
+    known = None if graph is None else load_graph(graph)  # a damaged graph is told before the model is loaded
+    cache = None
+    if prompt_cache_file is not None:
+        cache, cached_model = prompts.open_prompt_cache(prompt_cache_file, kv_bits, kv_group_size)
+        if model not in (None, cached_model):
+            raise DaariError(
+                f"{prompt_cache_file} was made with {cached_model}, not with {model}: give that --model, or none."
+            )
+        model = cached_model
+    words = prompts.read_prompt(prompt)
+    teacher = load_teacher(str(model), adapter_path=adapter_path, trust_remote_code=trust_remote_code)
+    prompts.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
+    ids = prompts.encode(
+        teacher.tokenizer,
+        words,
+        system_prompt=system_prompt,
+        prefill_response=prefill_response,
+        ignore_chat_template=ignore_chat_template,
+        chat_template_config=chat_template_config,
+        cached=cache is not None,
+    )
+    prompts.seed(seed)
+    with report.prefill_bar() as progress:
+        responses = stream_generate(
+            teacher.model,
+            teacher.tokenizer,
+            ids,
+            max_tokens=max_tokens,
+            graph=known,
+            num_draft_tokens=num_draft_tokens,
+            prompt_cache=cache,
+            max_kv_size=max_kv_size,
+            sampler=prompts.make_sampler(
+                teacher.tokenizer,
+                temp=temp,
+                top_p=top_p,
+                min_p=min_p,
+                min_tokens_to_keep=min_tokens_to_keep,
+                top_k=top_k,
+                xtc_probability=xtc_probability,
+                xtc_threshold=xtc_threshold,
+            ),
+            prefill_step_size=prefill_step_size,
+            kv_bits=kv_bits,
+            kv_group_size=kv_group_size,
+            quantized_kv_start=quantized_kv_start,
+            prompt_progress_callback=progress,
+        )
+        report.stream_answer(responses, verbose=verbose, json_too=as_json, drafts=graph is not None)
+
+
+def chat(
+    model: options.Model,
+    graph: options.MaybeGraph = None,
+    adapter_path: options.AdapterPath = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    extra_eos_token: options.ExtraEos = None,
+    system_prompt: options.SystemPrompt = None,
+    max_tokens: options.MaxTokens = options.MAX_TOKENS_CHAT,
+    num_draft_tokens: options.NumDraftTokens = "auto",
+    temp: options.Temp = 0.0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    top_k: options.TopK = 0,
+    xtc_probability: options.XtcProbability = 0.0,
+    xtc_threshold: options.XtcThreshold = 0.1,
+    min_tokens_to_keep: options.MinTokensToKeep = 1,
+    seed: options.MaybeSeed = 0,
+    chat_template_config: options.ChatTemplateConfig = None,
+    max_kv_size: options.MaxKvSize = None,
+    prefill_step_size: options.PrefillStepSize = 2048,
+    kv_bits: options.KvBits = None,
+    kv_group_size: options.KvGroupSize = 64,
+    quantized_kv_start: options.QuantizedKvStart = 5000,
+) -> None:
+    """Chat in the terminal. What was said is kept in the cache, a turn reads only its new tokens."""
+    from daari_mlx import prompts
+    from daari_mlx.artifact import load_graph
+    from daari_mlx.chat import chat as talk
+    from daari_mlx.engine import SpecEngine
+    from daari_mlx.teacher import load_teacher
+
+    known = None if graph is None else load_graph(graph)
+    teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
+    prompts.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
+    engine = SpecEngine(
+        teacher.model,
+        known,
+        tokenizer=teacher.tokenizer,
+        num_draft_tokens=num_draft_tokens,
+        max_kv_size=max_kv_size,
+    )
+    prompts.seed(seed)
+    talk(
+        engine,
+        system_prompt=system_prompt,
+        chat_template_config=chat_template_config,
+        max_tokens=max_tokens,
+        sampler=prompts.make_sampler(
+            teacher.tokenizer,
+            temp=temp,
+            top_p=top_p,
+            min_p=min_p,
+            min_tokens_to_keep=min_tokens_to_keep,
+            top_k=top_k,
+            xtc_probability=xtc_probability,
+            xtc_threshold=xtc_threshold,
+        ),
+        prefill_step_size=prefill_step_size,
+        kv_bits=kv_bits,
+        kv_group_size=kv_group_size,
+        quantized_kv_start=quantized_kv_start,
+    )
+
+
+def bench(
+    model: options.Model,
+    graph: options.Graph,
+    data: options.Data,
+    number: options.Number = 30,
+    adapter_path: options.AdapterPath = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    max_tokens: options.MaxTokens = options.MAX_TOKENS_CHAT,
+    num_draft_tokens: options.NumDraftTokens = "auto",
+    split: options.Split = "test",
+    skip_bad_rows: options.SkipBadRows = False,
+    chat_template_config: options.ChatTemplateConfig = None,
+    allow_overlap: options.AllowOverlap = False,
+    seed: options.RunSeed = 0,
+    out: options.Out = None,
+    as_json: options.Json = False,
+) -> None:
+    """Measure a graph against plain mlx-lm. On held-out prompts; exit status 1 where an answer differs from plain's."""
+    from daari_mlx.artifact import load_graph
+    from daari_mlx.bench import run_bench
+    from daari_mlx.data import read_prompts
+    from daari_mlx.teacher import load_teacher
+
+    options.check_exists(data)
+    known = load_graph(graph)
+    teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
+    rows = read_prompts(
+        data,
+        teacher.tokenizer,
+        split=split,
+        skip_bad_rows=skip_bad_rows,
+        max_length=teacher.context_length,
+        limit=number,
+        chat_template_config=chat_template_config,
+    )
+    if skipped := rows.skipped_note():
+        report.note(f"note: {skipped}")
+    record = run_bench(
+        teacher,
+        known,
+        rows.items,
+        max_tokens=max_tokens,
+        num_draft_tokens=num_draft_tokens,
+        allow_overlap=allow_overlap,
+        seed=seed,
+        command=shlex.join(["daari-mlx", *sys.argv[1:]]),
+    )
+    values = record.as_dict()
+    if out is not None:
+        with Path(out).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values, ensure_ascii=False) + "\n")
+    print(report.as_json(values) if as_json else report.bench_text(values))
+    if not record.ok:
+        raise typer.Exit(1)
+
+
+def probe(
+    model: options.Model,
+    adapter_path: options.AdapterPath = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    repeats: options.Repeats = 7,
+    as_json: options.Json = False,
+) -> None:
+    """Time forwards on this machine. T(m), of m rows at once, decides how far to draft; it is kept."""
+    from dataclasses import asdict
+
+    from daari_mlx import blas
+    from daari_mlx.probe import measure, save
+    from daari_mlx.teacher import load_teacher
+
+    teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
+    record = measure(teacher.model, repeats=repeats)
+    path = save(record)
+    kept = None if path is None else str(path)
+    library = blas.status()
+    if as_json:
+        print(report.as_json({**asdict(record), "noisy": record.noisy, "kept": kept, "blas": library._asdict()}))
+        return
+    words = library.name if library.loaded else f"{library.name} ({library.reason})"
+    print(report.probe_text(record, kept, words))

@@ -1,0 +1,162 @@
+"""The commands that make a graph and look at it: extract, compile, inspect."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from daari_mlx import options, report
+
+EXTRACTION = (  # options of compile that say how to extract
+    "adapter_path",
+    "trust_remote_code",
+    "answers",
+    "layer",
+    "max_tokens",
+    "split",
+    "skip_bad_rows",
+    "limit",
+    "chat_template_config",
+)
+
+
+def extract(
+    model: options.Model,
+    data: options.Data,
+    workdir: options.Workdir,
+    adapter_path: options.AdapterPath = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    answers: options.Answers = "reference",
+    layer: options.Layer = "final",
+    max_tokens: options.AnswerTokens = options.MAX_TOKENS_ANSWER,
+    split: options.Split = "train",
+    skip_bad_rows: options.SkipBadRows = False,
+    limit: options.Limit = None,
+    seed: options.RunSeed = 0,
+    chat_template_config: options.ChatTemplateConfig = None,
+    as_json: options.Json = False,
+) -> None:
+    """Collect a teacher's states in a folder. Stopped anywhere, the same command resumes."""
+    from daari_mlx.extract import ExtractOptions
+
+    how = ExtractOptions(answers=answers, max_tokens=max_tokens, layer=layer, seed=seed)
+    record = _extract(
+        workdir, how, model, adapter_path, trust_remote_code, data, split, skip_bad_rows, limit, chat_template_config
+    )
+    if as_json:
+        print(report.as_json({"workdir": workdir, **record}))
+        return
+    print(report.extract_text(record, workdir))
+    report.note(f"next: daari-mlx compile --workdir {shlex.quote(workdir)} --graph-path GRAPH")
+
+
+def _extract(
+    workdir: str,
+    how: Any,
+    model: str,
+    adapter_path: str | None,
+    trust_remote_code: bool,
+    data: str,
+    split: str,
+    skip_bad_rows: bool,
+    limit: int | None,
+    chat_template_config: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Fill a workdir; what its extraction counted."""
+    from daari_mlx.data import read_prompts, read_sequences
+    from daari_mlx.extract import extract as fill
+    from daari_mlx.extract import extraction_record
+    from daari_mlx.teacher import load_teacher
+    from daari_mlx.workdir import Workdir
+
+    folder = Workdir(workdir)
+    options.check_exists(data)
+    # lazy: a mistake in the data shows before the weights are read
+    teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code, lazy=True)
+    read = read_prompts if how.answers == "teacher" else read_sequences
+    rows = read(
+        data,
+        teacher.tokenizer,
+        split=split,
+        skip_bad_rows=skip_bad_rows,
+        max_length=teacher.context_length,
+        limit=limit,
+        chat_template_config=chat_template_config,
+    )
+    if skipped := rows.skipped_note():
+        report.note(f"note: {skipped}")
+    fill(teacher, rows.items, folder, how)
+    return extraction_record(folder)
+
+
+def compile(
+    ctx: typer.Context,
+    graph_path: options.GraphPath,
+    workdir: options.MaybeWorkdir = None,
+    model: options.MaybeModel = None,
+    data: options.MaybeData = None,
+    nodes: options.NodeCount = "auto",
+    adapter_path: options.AdapterPath = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    answers: options.Answers = "reference",
+    layer: options.Layer = "final",
+    max_tokens: options.AnswerTokens = options.MAX_TOKENS_ANSWER,
+    split: options.Split = "train",
+    skip_bad_rows: options.SkipBadRows = False,
+    limit: options.Limit = None,
+    seed: options.RunSeed = 0,
+    chat_template_config: options.ChatTemplateConfig = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a graph of collected states. Either of a finished extraction (--workdir), or of a teacher and data."""
+    if (model is None) != (data is None) or (model is None and workdir is None):
+        raise typer.BadParameter("give --workdir of a finished extraction, or --model and --data", ctx=ctx)
+    if model is None:
+        options.refuse_unused(
+            ctx, EXTRACTION, "says how to extract: give it to extract, or give --model and --data too"
+        )
+    from daari_mlx.artifact import check_target, read_stats, save_graph
+    from daari_mlx.compiler import compile_graph
+    from daari_mlx.extract import ExtractOptions
+    from daari_mlx.files import remove
+    from daari_mlx.workdir import Workdir
+
+    check_target(graph_path)
+    target = Path(os.path.abspath(graph_path))
+    folder = workdir or str(target.with_name(target.name + ".work"))
+    if model is not None and data is not None:
+        how = ExtractOptions(answers=answers, max_tokens=max_tokens, layer=layer, seed=seed)
+        _extract(
+            folder, how, model, adapter_path, trust_remote_code, data, split, skip_bad_rows, limit, chat_template_config
+        )
+    compiled = compile_graph(Workdir(folder), nodes=None if nodes == "auto" else nodes, seed=seed)
+    save_graph(compiled.graph, graph_path, compiled.stats)
+    if workdir is None:
+        remove(Path(folder))
+    stats = read_stats(graph_path)
+    if as_json:
+        print(report.as_json({"graph": graph_path, **stats}))
+        return
+    print(report.compile_text(stats, graph_path))
+
+
+def inspect(
+    graph: options.GraphArgument,
+    model: options.MaybeModel = None,
+    top: options.Top = 8,
+    as_json: options.Json = False,
+) -> None:
+    """Show what a graph is. Its teacher, its counts, and its busiest nodes in words."""
+    from daari_mlx.artifact import load_graph
+    from daari_mlx.view import graph_view, tokenizer_for, view_text
+
+    known = load_graph(graph)
+    tokenizer, why = tokenizer_for(known, model)
+    if why is not None:
+        report.note(f"note: {why}")
+    view = graph_view(known, graph, tokenizer, top)
+    print(report.as_json(view) if as_json else view_text(view))

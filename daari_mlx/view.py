@@ -1,0 +1,111 @@
+"""What a graph is, for a person: its figures, and its busiest nodes with the words that follow them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daari_mlx.artifact import STATS, read_stats
+from daari_mlx.draft import GraphDrafter
+from daari_mlx.fingerprint import describe
+from daari_mlx.graph import Graph
+from daari_mlx.report import count_rows, table
+
+SHOWN_EDGES = 3  # edges shown of each node
+PATH_TOKENS = 16  # tokens of the likeliest path shown
+
+
+def tokenizer_for(graph: Graph, model: str | None) -> tuple[Any, str | None]:
+    """The tokenizer that turns the graph's token ids into words.
+
+    Args:
+        model: a model folder or Hub repository; None takes the folder that the graph's teacher was loaded from.
+
+    Returns:
+        The tokenizer, or None and why there is none.
+    """
+    source = model or graph.teacher.get("source")
+    if not isinstance(source, str) or (model is None and not Path(source).is_dir()):
+        return None, f"token ids only: the teacher's folder {source!r} is not here; --model names another place of it"
+    from mlx_lm.utils import load_tokenizer
+
+    try:
+        tokenizer = load_tokenizer(Path(source) if Path(source).is_dir() else source)
+    except Exception as error:  # a Hub, a file system and code of the tokenizer's own stand behind it
+        return None, f"token ids only: no tokenizer could be loaded from {source!r} ({type(error).__name__}: {error})"
+    found, wanted = len(tokenizer.get_vocab()), graph.teacher.get("vocab_size")
+    if found != wanted:
+        return None, f"token ids only: the tokenizer of {source!r} has {found} tokens, the graph's teacher has {wanted}"
+    return tokenizer, None
+
+
+def graph_view(graph: Graph, path: str, tokenizer: Any, top: int) -> dict[str, Any]:
+    """All that ``inspect`` shows, as JSON values.
+
+    Args:
+        path: the folder the graph was loaded from.
+        tokenizer: for words; None leaves the texts None.
+        top: how many nodes, the busiest first.
+    """
+    stats = read_stats(path) if (Path(path) / STATS).is_file() else {}
+    busiest = np.argsort(-graph.support, kind="stable")[:top]
+    return {
+        **stats,
+        "graph": path,
+        "teacher": graph.teacher,
+        "teacher_text": describe(graph.teacher),
+        "layer": graph.layer,
+        "nodes": graph.size,
+        "edges": len(graph.edge_token),
+        "steps": len(graph.step_key),
+        "prompts": len(graph.prompts),
+        "bytes": sum(file.stat().st_size for file in Path(path).iterdir()),
+        "busiest": [_node_view(graph, int(node), tokenizer) for node in busiest],
+    }
+
+
+def _node_view(graph: Graph, node: int, tokenizer: Any) -> dict[str, Any]:
+    edges = range(graph.edge_start[node], graph.edge_start[node + 1])[:SHOWN_EDGES]
+    walked = GraphDrafter(graph, num_draft_tokens=PATH_TOKENS).walk(node, PATH_TOKENS)
+    return {
+        "node": node,
+        "support": int(graph.support[node]),
+        "edges": [
+            {
+                "token": int(graph.edge_token[edge]),
+                "text": _words(tokenizer, [int(graph.edge_token[edge])]),
+                "probability": float(graph.edge_probability[edge]),
+            }
+            for edge in edges
+        ],
+        "path": walked.tokens,
+        "path_text": _words(tokenizer, walked.tokens),
+    }
+
+
+def _words(tokenizer: Any, tokens: list[int]) -> str | None:
+    return None if tokenizer is None else str(tokenizer.decode(tokens))
+
+
+def view_text(view: dict[str, Any]) -> str:
+    """The same for a person: a table, and two lines a node."""
+    about = [
+        ("graph", view["graph"]),
+        ("teacher", view["teacher_text"]),
+        ("states of layer", str(view["layer"])),
+        *count_rows(view),
+        ("compiled from", f"{view['prompts']:,} prompts"),
+    ]
+    return "\n".join([table(about), "", "the busiest nodes", *map(_node_text, view["busiest"])])
+
+
+def _node_text(node: dict[str, Any]) -> str:
+    edges = " · ".join(f"{_shown(e['text'], e['token'])} {e['probability']:.2f}" for e in node["edges"]) or "no edge"
+    path = repr(node["path_text"]) if node["path_text"] is not None else " ".join(map(str, node["path"]))
+    return f"{node['node']:>6} ×{node['support']:<6} {edges}\n{'':>15}→ {path}"
+
+
+def _shown(text: str | None, token: int) -> str:
+    return f"#{token}" if text is None else repr(text)
