@@ -61,6 +61,8 @@ class Graph:
 
     def step(self, node: int, token: int) -> int:
         """The node that ``token`` leads to from ``node``, else from any node, else ``NO_NODE``; binary search."""
+        if not 0 <= token < self.vocab_size:  # a head can be wider than the vocabulary: the key would be another node's
+            return NO_NODE
         for origin in (node, self.size):
             key = origin * self.vocab_size + token
             row = int(np.searchsorted(self.step_key, key))
@@ -90,8 +92,10 @@ class Graph:
 
     def check(self) -> None:
         """Raise :class:`DaariError` unless every array has its shape, type and range; a hostile file ends here."""
-        size, width = self.size, self.nodes.centroids.shape[-1]
         basis, mean = self.nodes.projection.basis, self.nodes.projection.mean
+        lists = (mean, self.edge_token, self.step_key, self.prompts)
+        require(self.nodes.centroids.ndim == 2 and all(a.ndim == 1 for a in lists), "an array has other dimensions")
+        size, width = self.nodes.centroids.shape
         expect("nodes.centroids", self.nodes.centroids, np.float32, (size, width))
         expect("projection.mean", mean, np.float32, (len(mean),))
         expect("projection.basis", basis, np.float32, (len(mean), width))
@@ -101,7 +105,9 @@ class Graph:
         expect("nodes.support", self.support, np.int32, (size,))
         expect("steps.key", self.step_key, np.int64, (len(self.step_key),))
         expect("steps.node", self.step_node, np.int32, (len(self.step_key),))
+        expect("prompts", self.prompts, np.uint64, (len(self.prompts),))
         require(size > 0 and width > 0 and len(mean) > 0, "it has no nodes")
+        require(0 < self.vocab_size < 2**31, f"a vocabulary of {self.vocab_size} tokens is none")
         for name, values in (
             ("nodes.centroids", self.nodes.centroids),
             ("projection.basis", basis),
@@ -122,6 +128,7 @@ class Graph:
             "steps.key holds a key outside the graph",
         )
         require(in_range(self.step_node, 0, size), "steps.node holds a node outside the graph")
+        require(bool((self.prompts[1:] > self.prompts[:-1]).all()), "prompts is not sorted")
 
 
 def expect(name: str, array: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:

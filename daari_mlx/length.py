@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 MAX_DRAFT = 32  # the longest draft that is ever considered: the kernels' flat bands end at 32 rows
 
@@ -27,17 +28,21 @@ class Cost:
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.relative) or not self.rows or self.rows[0] != 1:
             raise ValueError(f"A cost curve starts at 1 row and has a time for each; found rows {self.rows}.")
-        if any(b <= a for a, b in zip(self.rows, self.rows[1:], strict=False)) or min(self.relative) <= 0:
-            raise ValueError("A cost curve has rising row counts and positive times.")
+        rising = all(a < b for a, b in zip(self.rows, self.rows[1:], strict=False))
+        if not rising or not all(0 < time < inf for time in self.relative):
+            raise ValueError("A cost curve has rising row counts and positive, finite times.")
 
     def __call__(self, rows: int) -> float:
-        """T(rows)/T(1), linear between measured points and beyond the last."""
+        """T(rows)/T(1), linear between measured points; beyond the last, as steep as its last stretch or all of it."""
         for left in range(len(self.rows) - 1):
             if rows <= self.rows[left + 1]:
                 return self._line(left, rows)
         if len(self.rows) == 1:
             return self.relative[0] * rows
-        return self._line(len(self.rows) - 2, rows)
+        # noise can bend the last stretch down: drawn on alone, it would make long blocks free
+        last = len(self.rows) - 1
+        slopes = [(self.relative[last] - self.relative[k]) / (self.rows[last] - self.rows[k]) for k in (0, last - 1)]
+        return self.relative[last] + max(0.0, *slopes) * (rows - self.rows[last])
 
     def _line(self, left: int, rows: int) -> float:
         x0, x1 = self.rows[left], self.rows[left + 1]

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+
+# before NumPy and scikit-learn are imported: on a busy machine several threads spin for one another
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 import daari_mlx  # noqa: F401  before any test imports MLX, so that the tests run on the BLAS that users get
 
+if TYPE_CHECKING:
+    from graphs import Compiled
+
 ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile("daari", deadline=None, max_examples=60)  # no timing is asserted anywhere
+settings.load_profile("daari")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Measurements of this machine go to a folder of the test run, never to the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["DAARI_MLX_CACHE"] = str(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +41,14 @@ def tiny_teacher_path() -> Path:
 def tiny_teacher(tiny_teacher_path: Path) -> tuple[Any, Any]:
     """(model, tokenizer) of the tiny teacher, loaded once: leave its weights as they are."""
     return _load(tiny_teacher_path)
+
+
+@pytest.fixture(scope="session")
+def compiled(tiny_teacher: tuple[Any, Any], tiny_teacher_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """The tiny teacher with a graph of its own answers, compiled once: leave the files as they are."""
+    from graphs import compile_tiny
+
+    return compile_tiny(*tiny_teacher, tiny_teacher_path, tmp_path_factory.mktemp("compiled"))
 
 
 @pytest.fixture(scope="session")

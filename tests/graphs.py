@@ -1,0 +1,134 @@
+"""Graphs for the tests: small random ones without a teacher, and what the tiny teacher's own is compiled from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daari_mlx.graph import NO_NODE, Graph
+from daari_mlx.nodes import Nodes, Projection
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+WIDTH, HIDDEN = 4, 8  # of reduced states and of teacher states
+
+
+def random_nodes(count: int, *, width: int = WIDTH, hidden: int = HIDDEN, seed: int = 0) -> Nodes:
+    """Nodes with random centroids."""
+    random = np.random.default_rng(seed)
+    basis = np.linalg.qr(random.normal(size=(hidden, width)))[0].astype(np.float32)
+    mean = random.normal(size=hidden, scale=0.1).astype(np.float32)
+    return Nodes(Projection(mean, np.ascontiguousarray(basis)), random.normal(size=(count, width)).astype(np.float32))
+
+
+def graph_of(
+    count: int,
+    vocabulary: int,
+    edges: dict[int, dict[int, float]],
+    steps: dict[tuple[int, int], int],
+    *,
+    seed: int = 0,
+    teacher: dict[str, Any] | None = None,
+) -> Graph:
+    """A graph from tables that a person can read.
+
+    Args:
+        edges: node -> token -> probability.
+        steps: (node, token) -> node; node ``count`` stands for any.
+    """
+    rows = [sorted(edges.get(n, {}).items(), key=lambda e: (-e[1], e[0])) for n in range(count)]
+    keys = sorted((node * vocabulary + token, target) for (node, token), target in steps.items())
+    return Graph(
+        nodes=random_nodes(count, seed=seed),
+        layer="final",
+        vocab_size=vocabulary,
+        edge_start=np.cumsum([0, *map(len, rows)]).astype(np.int32),
+        edge_token=np.array([token for row in rows for token, _ in row], np.int32),
+        edge_probability=np.array([share for row in rows for _, share in row], np.float32),
+        support=np.array([10 * len(row) for row in rows], np.int32),
+        step_key=np.array([key for key, _ in keys], np.int64),
+        step_node=np.array([target for _, target in keys], np.int32),
+        teacher=teacher or {},
+        prompts=np.array([3, 2**63 + 1], np.uint64),
+    )
+
+
+def random_graph(seed: int = 0, count: int = 12, vocabulary: int = 30, teacher: dict[str, Any] | None = None) -> Graph:
+    """A graph with random tables: some nodes without edges, some edges that lead nowhere, some any-node steps."""
+    random = np.random.default_rng(seed)
+    edges: dict[int, dict[int, float]] = {}
+    steps: dict[tuple[int, int], int] = {}
+    for node in range(count):
+        tokens = random.choice(vocabulary, size=int(random.integers(0, 5)), replace=False).tolist()
+        shares = random.dirichlet(np.ones(len(tokens) + 1))[: len(tokens)]
+        edges[node] = {t: float(max(s, 1e-6)) for t, s in zip(tokens, shares, strict=True)}
+        steps |= {(node, t): int(random.integers(count)) for t in tokens if random.random() < 0.8}
+    steps |= {(count, int(t)): int(random.integers(count)) for t in random.choice(vocabulary, size=6, replace=False)}
+    return graph_of(count, vocabulary, edges, steps, seed=seed, teacher=teacher)
+
+
+def chain(tokens: list[int], vocabulary: int = 1000) -> Graph:
+    """Node i says ``tokens[i]`` and leads to node i+1; the last one leads nowhere."""
+    count = len(tokens)
+    steps = {(i, t): i + 1 for i, t in enumerate(tokens[:-1])}
+    return graph_of(count, vocabulary, {i: {t: 0.9} for i, t in enumerate(tokens)}, steps)
+
+
+def naive_walk(graph: Graph, node: int, limit: int) -> tuple[list[int], list[int]]:
+    """Tokens and nodes of a walk along top edges, by looking at the arrays one item at a time."""
+    steps = dict(zip(graph.step_key.tolist(), graph.step_node.tolist(), strict=True))
+    tokens, nodes = [], []
+    while node != NO_NODE and len(tokens) < limit:
+        first, after = int(graph.edge_start[node]), int(graph.edge_start[node + 1])
+        if first == after:
+            break
+        tokens.append(int(graph.edge_token[first]))
+        nodes.append(node)
+        node = steps.get(node * graph.vocab_size + tokens[-1], NO_NODE)
+    return tokens, nodes
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The tiny teacher, what it was asked, and the graph compiled from its answers."""
+
+    teacher: Any  # daari_mlx.teacher.Teacher
+    sequences: list[Any]  # prompt + the teacher's own greedy answer
+    workdir: Any  # daari_mlx.workdir.Workdir
+    graph: Graph
+    stats: dict[str, Any]
+    path: Path  # the saved graph
+
+
+def write_rows(path: Path, count: int, seed: int) -> list[list[dict[str, str]]]:
+    """Write ``count`` rows of the invented SMS corpus without its long system prompt; return their messages."""
+    from make_sms_corpus import make_rows
+
+    messages = [list(row["messages"][1:]) for row in make_rows(count, seed=seed)]
+    path.write_text("".join(json.dumps({"messages": m}, ensure_ascii=False) + "\n" for m in messages), encoding="utf-8")
+    return messages
+
+
+def compile_tiny(model: Any, tokenizer: Any, source: Path, folder: Path) -> Compiled:
+    """Compile a graph of the tiny teacher's own answers to some invented messages into ``folder``."""
+    from daari_mlx.answers import answer_prompts
+    from daari_mlx.artifact import save_graph
+    from daari_mlx.compiler import compile_graph
+    from daari_mlx.data import read_prompts
+    from daari_mlx.extract import ExtractOptions, extract
+    from daari_mlx.teacher import Teacher
+    from daari_mlx.workdir import Workdir
+
+    write_rows(folder / "train.jsonl", 100, seed=5)
+    teacher = Teacher(model, tokenizer, str(source))
+    prompts = read_prompts(folder / "train.jsonl", tokenizer).items
+    workdir = Workdir(folder / "work")
+    extract(teacher, prompts, workdir, ExtractOptions(answers="teacher", max_tokens=60, dimensions=32))
+    found = compile_graph(workdir, nodes=96)
+    path = save_graph(found.graph, folder / "graph", found.stats)
+    return Compiled(teacher, answer_prompts(teacher, prompts, workdir, 60), workdir, found.graph, found.stats, path)

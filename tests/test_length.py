@@ -1,0 +1,120 @@
+"""How far to draft: always the argmax over every length, whatever shape T(m) has."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daari_mlx.length import Cost, best_length
+
+PROBABILITIES = st.lists(st.floats(0.0, 1.0), max_size=24)
+
+
+@st.composite
+def costs(draw: st.DrawFn) -> Cost:
+    """Curves with cliffs, flat bands and even falling stretches, measured at some rows only."""
+    rows = sorted(draw(st.sets(st.integers(2, 40), max_size=8)))
+    steps = [draw(st.sampled_from([0.0, 0.0, 0.01, 0.5, 3.0, -0.2])) for _ in rows]
+    times, now = [1.0], 1.0
+    for step in steps:
+        now = max(0.3, now + step)
+        times.append(now)
+    return Cost((1, *rows), tuple(times))
+
+
+def rate(length: int, probabilities: list[float], cost: Cost, pending: int) -> float:
+    """Expected tokens per unit of time, from its definition: the sum over outcomes of tokens × chance."""
+    expected, reach = 0.0, 1.0
+    for position in range(length):
+        expected += (position + 1) * reach * (1 - probabilities[position])
+        reach *= probabilities[position]
+    expected += (length + 1) * reach
+    return expected / cost(1 + pending + length)
+
+
+@given(PROBABILITIES, costs(), st.integers(0, 8))
+def test_no_other_length_is_better(probabilities: list[float], cost: Cost, pending: int) -> None:
+    rates = [rate(n, probabilities, cost, pending) for n in range(len(probabilities) + 1)]
+    chosen = best_length(probabilities, cost, pending)
+    assert 0 <= chosen <= len(probabilities)
+    assert rates[chosen] >= max(rates) * (1 - 1e-9)
+
+
+@given(PROBABILITIES, costs(), st.integers(0, 8))
+def test_of_equal_lengths_the_shortest(probabilities: list[float], cost: Cost, pending: int) -> None:
+    chosen = best_length(probabilities, cost, pending)
+    shorter = [rate(n, probabilities, cost, pending) for n in range(chosen)]
+    assert all(r < rate(chosen, probabilities, cost, pending) * (1 + 1e-9) for r in shorter)
+
+
+@given(PROBABILITIES)
+def test_nothing_is_drafted_when_rows_cost_what_they_give(probabilities: list[float]) -> None:
+    """T(m) = m, as without a real BLAS: even sure tokens gain nothing."""
+    assert best_length(probabilities, Cost((1,), (1.0,))) == 0
+
+
+def test_nothing_is_drafted_without_a_chance() -> None:
+    free = Cost((1, 32), (1.0, 1.0))
+    assert best_length([], free) == 0
+    assert best_length([0.0, 1.0, 1.0], free) == 0
+    assert best_length([0.5, 0.0], free) == 1, "a token that cannot be right adds nothing"
+
+
+def test_a_cliff_is_jumped_when_the_band_behind_it_pays() -> None:
+    """Narrow or wide, never in between: 4-bit on a Mac is flat to 4 rows, jumps, and is flat again to 32."""
+    cliff = Cost((1, 4, 5, 32), (1.0, 1.1, 3.0, 3.1))
+    assert best_length([0.9] * 31, cliff) == 3, "3.4 tokens for 1.1 beat 9.6 for 3.1"
+    assert best_length([0.99] * 31, cliff) == 31
+    assert best_length([0.3] * 31, cliff) < 4
+    assert best_length([0.99] * 6, cliff) == 3, "too short a path for the wide band"
+
+
+def test_pending_rows_change_the_choice() -> None:
+    """Rows that are carried anyway may use up the cheap band, or make further ones relatively cheap."""
+    cost = Cost((1, 4, 5, 40), (1.0, 1.0, 2.5, 40.0))
+    assert best_length([0.8] * 8, cost, pending=0) == 3
+    assert best_length([0.8] * 8, cost, pending=3) == 0
+
+
+@given(costs(), st.integers(1, 80))
+def test_cost_is_linear_between_measured_rows_and_beyond(cost: Cost, rows: int) -> None:
+    measured = dict(zip(cost.rows, cost.relative, strict=True))
+    found = cost(rows)
+    if rows in measured:
+        assert found == pytest.approx(measured[rows])
+    elif len(measured) == 1:
+        assert found == pytest.approx(measured[1] * rows)
+    elif rows < cost.rows[-1]:
+        left, right = max(m for m in measured if m < rows), min(m for m in measured if m > rows)
+        share = (rows - left) / (right - left)
+        assert found == pytest.approx(measured[left] * (1 - share) + measured[right] * share)
+    else:
+        last, before = cost.rows[-1], cost.rows[-2]
+        drawn_on = [(measured[last] - measured[m]) / (last - m) for m in (1, before)]
+        assert found == pytest.approx(measured[last] + max(0.0, *drawn_on) * (rows - last))
+
+
+@pytest.mark.parametrize(
+    ("rows", "times"),
+    [
+        ((), ()),
+        ((2, 3), (1.0, 1.1)),
+        ((1, 3, 2), (1.0, 1.1, 1.2)),
+        ((1, 2, 2), (1.0, 1.1, 1.2)),
+        ((1, 2), (1.0,)),
+        ((1, 2), (1.0, 0.0)),
+        ((1, 2), (1.0, -1.0)),
+        ((1, 2), (1.0, float("nan"))),
+        ((1, 2), (1.0, float("inf"))),
+    ],
+)
+def test_a_curve_that_is_none_is_refused(rows: tuple[int, ...], times: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="cost curve"):
+        Cost(rows, times)
+
+
+def test_a_falling_end_is_not_drawn_on_below_nothing() -> None:
+    """Noise can make the last measured pair fall; drawn on, its line would reach zero and make long drafts free."""
+    falling = Cost((1, 31, 32), (1.0, 2.0, 1.9))
+    assert all(falling(rows) > 0 for rows in range(1, 200))
