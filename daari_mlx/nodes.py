@@ -41,7 +41,8 @@ class Projection:
 def scale_states(states: FloatArray) -> FloatArray:
     """States divided by their root mean square along the last axis; float32 in, float32 out."""
     square = np.einsum("...h,...h->...", states, states) / np.float32(states.shape[-1])
-    return np.divide(states, np.sqrt(square + EPSILON)[..., None], dtype=np.float32)
+    root: FloatArray = np.sqrt(square + EPSILON, dtype=np.float32)
+    return states / root[..., None]
 
 
 def fit_projection(states: FloatArray, dimensions: int) -> Projection:

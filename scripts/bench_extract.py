@@ -1,0 +1,175 @@
+"""What extraction and compilation cost: one JSON line for each measurement.
+
+    python scripts/bench_extract.py rate --model M --data train.jsonl     extraction against the teacher's own prefill
+    python scripts/bench_extract.py memory --states 1000000               peak memory and seconds of compile
+
+``rate`` takes each sequence twice, in turn: prefilled as mlx-lm does before it generates, and extracted as
+``daari-mlx extract`` does. ``memory`` compiles a made-up extraction (clusters that follow each other along a random graph)
+in a process of its own; no teacher is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+import daari_mlx  # noqa: F401  a real BLAS before MLX
+from daari_mlx.artifact import save_graph, versions
+from daari_mlx.blas import status
+from daari_mlx.compiler import compile_graph, peak_mb
+from daari_mlx.data import read_sequences
+from daari_mlx.extract import PART
+from daari_mlx.files import save_arrays, write_json
+from daari_mlx.nodes import fit_projection
+from daari_mlx.probe import chip
+from daari_mlx.teacher import Teacher, load_teacher
+from daari_mlx.workdir import Plan, Workdir
+
+
+def prefill(teacher: Teacher, tokens: list[int]) -> float:
+    """Seconds of mlx-lm's own prefill of all tokens."""
+    from mlx_lm.models.cache import make_prompt_cache
+
+    cache = make_prompt_cache(teacher.model)
+    start = time.perf_counter()
+    teacher.model(mx.array([tokens]), cache=cache)
+    mx.eval([c.state for c in cache])
+    return time.perf_counter() - start
+
+
+def rate(args: argparse.Namespace) -> dict[str, Any]:
+    """Tokens a second of both, and the median of their ratio sequence by sequence."""
+    teacher = load_teacher(args.model)
+    sequences = read_sequences(args.data, teacher.tokenizer, limit=args.n + 1, max_length=teacher.context_length).items
+    projection, own, ours, tokens = None, [], [], []
+    for sequence in sequences:
+        ids = sequence.tokens[:-1]
+        first = max(0, sequence.answer_start - 2)
+        own.append(prefill(teacher, ids))
+        start = time.perf_counter()
+        states = teacher.states(ids, args.layer, first)
+        if projection is not None:
+            projection(states).astype(np.float16)
+        ours.append(time.perf_counter() - start)
+        projection = projection or fit_projection(states, 64)
+        tokens.append(len(ids))
+    own, ours, tokens = own[1:], ours[1:], tokens[1:]  # the first warms up
+    shares = [a / b for a, b in zip(own, ours, strict=True)]
+    return {
+        "measurement": "extraction rate",
+        "sequences": len(tokens),
+        "prefill_tokens_per_second": sum(tokens) / sum(own),
+        "extract_tokens_per_second": sum(tokens) / sum(ours),
+        "share_median": median(shares),
+        "share_quartiles": quantiles(shares, n=4),
+        "layer": args.layer,
+        "peak_mb": peak_mb(),
+    }
+
+
+def make_workdir(path: Path, states: int, seed: int = 0) -> None:
+    """An extraction as a real one leaves it: sequences of 50 states that walk along a random graph of clusters."""
+    random = np.random.default_rng(seed)
+    clusters, dimensions, length = 3000, 64, 50
+    centres = random.normal(size=(clusters, dimensions)).astype(np.float32)
+    follow = random.integers(clusters, size=(clusters, 4))
+    emit = random.integers(32000, size=(clusters, 4)).astype(np.int32)
+    workdir = Workdir(path)
+    teacher = {"model_type": "none", "vocab_size": 32000, "source": "made up"}
+    sequences = states // length
+    workdir.begin(Plan(teacher, "made up", sequences, "reference", 0, "final", dimensions, seed))
+    fitted = fit_projection(random.normal(size=(512, 576)).astype(np.float32), dimensions)
+    save_arrays(workdir.projection_path, {"mean": fitted.mean, "basis": fitted.basis})
+    for number, start in enumerate(range(0, sequences, PART)):
+        count = min(PART, sequences - start)
+        at, nodes, tokens = random.integers(clusters, size=count), [], []
+        for _ in range(length):
+            way = (random.random(count) ** 3 * 4).astype(int)
+            nodes.append(at)
+            tokens.append(emit[at, way])
+            at = follow[at, way]
+        node = np.stack(nodes, axis=1).reshape(-1)
+        reduced = centres[node] + 0.3 * random.normal(size=(len(node), dimensions)).astype(np.float32)
+        arrays = {
+            "reduced": reduced.astype(np.float16),
+            "tokens": np.stack(tokens, axis=1).reshape(-1),
+            "rows": np.full(count, length, np.int32),
+            "lead": np.ones(count, np.int32),
+            "prompts": random.integers(2**63, size=count).astype(np.uint64),
+        }
+        save_arrays(workdir.shard_path(number), arrays)
+    write_json(workdir.done_path, {"sequences": sequences, "tokens": states, "shards": number + 1, "seconds": {}})
+
+
+def memory(args: argparse.Namespace) -> dict[str, Any]:
+    """Peak memory and seconds of one compilation, each in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_workdir(Path(folder) / "work", args.states)
+        code = "import sys; from bench_extract import compile_only; compile_only(sys.argv[1])"
+        command = [sys.executable, "-c", code, folder]
+        result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
+    return {"measurement": "compile", **json.loads(result.stdout)}
+
+
+def compile_only(folder: str) -> None:
+    """Compile ``folder/work`` to ``folder/graph`` and print what it took."""
+    before = peak_mb()
+    start = time.perf_counter()
+    compiled = compile_graph(Workdir(Path(folder) / "work"))
+    save_graph(compiled.graph, Path(folder) / "graph", compiled.stats)
+    seconds = time.perf_counter() - start
+    size = sum(f.stat().st_size for f in (Path(folder) / "graph").iterdir())
+    stats = compiled.stats
+    print(
+        json.dumps(
+            {
+                "states": stats["states"],
+                "nodes": stats["nodes"],
+                "compile_seconds": seconds,
+                "seconds": stats["seconds"],
+                "peak_mb": peak_mb(),
+                "peak_mb_before": before,
+                "artifact_bytes": size,
+            }
+        )
+    )
+
+
+def main() -> None:
+    """Run the measurement that was asked for and print its JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("rate")
+    one.add_argument("--model", required=True)
+    one.add_argument("--data", required=True)
+    one.add_argument("--layer", default="final")
+    one.add_argument("-n", type=int, default=30)
+    one.set_defaults(run=rate)
+    two = commands.add_parser("memory")
+    two.add_argument("--states", type=int, default=1_000_000)
+    two.set_defaults(run=memory)
+    args = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    record = {
+        **args.run(args),
+        "command": " ".join(["python", *sys.argv]),
+        "commit": commit,
+        "device": chip(),
+        "blas": status().name,
+        "versions": versions(),
+    }
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
