@@ -83,7 +83,8 @@ class GraphDrafter:
         if context.state is None:
             return Draft()
         anchor = self.graph.nodes.anchor(context.state)
-        draft = self.walk(self.graph.step(anchor, context.tokens[-1]), min(limit, self.num_draft_tokens or MAX_DRAFT))
+        most = MAX_DRAFT if self.num_draft_tokens is None else self.num_draft_tokens
+        draft = self.walk(self.graph.step(anchor, context.tokens[-1]), min(limit, most))
         draft.anchor = anchor
         if self.cost is not None and self.num_draft_tokens is None:
             length = best_length(draft.probabilities, self.cost, pending)

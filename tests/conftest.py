@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-
-# before NumPy and scikit-learn are imported: on a busy machine several threads spin for one another
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,11 +21,11 @@ settings.load_profile("daari")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Measurements of this machine go to a folder of the test run, never to the user's."""
-    folder = tmp_path_factory.mktemp("cache")
-    os.environ["DAARI_MLX_CACHE"] = str(folder)
-    return folder
+    os.environ["DAARI_MLX_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    # read when scikit-learn is first imported: on a busy machine several threads of k-means spin for one another
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +41,9 @@ def tiny_teacher(tiny_teacher_path: Path) -> tuple[Any, Any]:
 
 
 @pytest.fixture(scope="session")
-def compiled(tiny_teacher: tuple[Any, Any], tiny_teacher_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+def compiled(
+    tiny_teacher: tuple[Any, Any], tiny_teacher_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Compiled:
     """The tiny teacher with a graph of its own answers, compiled once: leave the files as they are."""
     from graphs import compile_tiny
 

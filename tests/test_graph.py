@@ -134,7 +134,7 @@ def test_each_damage_is_refused(damage: str) -> None:
 
 
 def test_a_node_with_too_many_edges_is_refused() -> None:
-    edges = {0: {t: 0.01 for t in range(MAX_EDGES + 1)}}
+    edges = {0: dict.fromkeys(range(MAX_EDGES + 1), 0.01)}
     with pytest.raises(DaariError, match="more than 32 edges"):
         graph_of(1, 100, edges, {}).check()
     edges[0].popitem()
