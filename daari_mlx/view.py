@@ -9,6 +9,7 @@ import numpy as np
 
 from daari_mlx.artifact import STATS, read_stats
 from daari_mlx.draft import GraphDrafter
+from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import describe
 from daari_mlx.graph import Graph
 from daari_mlx.report import count_rows, table
@@ -25,19 +26,31 @@ def tokenizer_for(graph: Graph, model: str | None) -> tuple[Any, str | None]:
 
     Returns:
         The tokenizer, or None and why there is none.
+
+    Raises:
+        DaariError: ``model`` was given and has no tokenizer, or another one.
     """
     source = model or graph.teacher.get("source")
     if not isinstance(source, str) or (model is None and not Path(source).is_dir()):
         return None, f"token ids only: the teacher's folder {source!r} is not here; --model names another place of it"
+    tokenizer, why = _load_tokenizer(source, graph.teacher.get("vocab_size"))
+    if why is None:
+        return tokenizer, None
+    if model is not None:
+        raise DaariError(f"{why}. Give the teacher that the graph was compiled from, or no --model for token ids.")
+    return None, f"token ids only: {why}"
+
+
+def _load_tokenizer(source: str, vocab_size: Any) -> tuple[Any, str | None]:
     from mlx_lm.utils import load_tokenizer
 
     try:
         tokenizer = load_tokenizer(Path(source) if Path(source).is_dir() else source)
     except Exception as error:  # a Hub, a file system and code of the tokenizer's own stand behind it
-        return None, f"token ids only: no tokenizer could be loaded from {source!r} ({type(error).__name__}: {error})"
-    found, wanted = len(tokenizer.get_vocab()), graph.teacher.get("vocab_size")
-    if found != wanted:
-        return None, f"token ids only: the tokenizer of {source!r} has {found} tokens, the graph's teacher has {wanted}"
+        return None, f"No tokenizer could be loaded from {source!r} ({type(error).__name__}: {error})"
+    found = len(tokenizer.get_vocab())
+    if found != vocab_size:
+        return None, f"The tokenizer of {source!r} has {found} tokens, that of the graph's teacher {vocab_size}"
     return tokenizer, None
 
 

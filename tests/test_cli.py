@@ -502,6 +502,7 @@ def test_inspect_without_the_teacher_shows_token_ids(graph, tiny_teacher_path, t
     shown = done("inspect", moved)
     assert "token ids only" in shown.stderr and "#" in shown.stdout
     assert "label" in done("inspect", moved, "--model", tiny_teacher_path).stdout
+    assert "No tokenizer could be loaded" in failed("inspect", moved, "--model", tmp_path)
 
 
 def test_probe_measures_and_says_where_it_was_kept_or_why_not(monkeypatch, tiny_teacher_path):
