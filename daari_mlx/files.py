@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import numpy as np
 from daari_mlx.errors import DaariError
 
 PARTIAL = ".partial"  # ends the name of a file or folder that is being written
+OLD = ".replaced"  # ends the name of a folder while another takes its place; no name that a person gives a backup
 
 
 @contextmanager
@@ -27,12 +29,12 @@ def whole(path: Path) -> Iterator[Path]:
     Raises:
         DaariError: where the disk is full.
     """
-    beside = path.with_name(path.name + PARTIAL)
+    beside, old = path.with_name(path.name + PARTIAL), path.with_name(path.name + OLD)
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove(beside)  # what a killed run left
     try:
         yield beside
         if beside.is_dir() and path.exists():
-            old = path.with_name(path.name + ".old")
             remove(old)
             path.rename(old)
             beside.rename(path)
@@ -40,8 +42,10 @@ def whole(path: Path) -> Iterator[Path]:
         else:
             os.replace(beside, path)
     except BaseException as error:
+        if old.exists() and not path.exists():  # stopped between the two renames
+            old.rename(path)
         remove(beside)
-        full = isinstance(error, OSError) and error.errno == 28
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full or (isinstance(error, RuntimeError) and "write" in str(error).lower()):
             free = shutil.disk_usage(path.parent).free / 1e6
             raise DaariError(
@@ -52,8 +56,8 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder if there is one."""
-    if path.is_dir():
+    """Remove a file or folder if there is one; of a link only the link."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -95,9 +99,16 @@ def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read arrays that :func:`save_arrays` wrote."""
-    loaded: dict[str, mx.array] = mx.load(str(path), format="safetensors")  # type: ignore[assignment]
-    return {name: np.array(array) for name, array in loaded.items()}
+    """Read arrays that :func:`save_arrays` wrote.
+
+    Raises:
+        DaariError: where the file is missing, truncated or no safetensors.
+    """
+    try:
+        loaded: dict[str, mx.array] = mx.load(str(path), format="safetensors")  # type: ignore[assignment]
+        return {name: np.array(array) for name, array in loaded.items()}
+    except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        raise DaariError(f"The arrays in {path} cannot be read: {error} Remove the file and make it anew.") from error
 
 
 def once(path: Path, make: Callable[[], None]) -> bool:
