@@ -1,0 +1,138 @@
+"""What the drafter itself costs, without a teacher: a walked token, and a re-anchoring, on made-up graphs.
+
+Usage: ``python scripts/bench_overheads.py [--json]``. "cold" samples follow a sweep over memory that drives the
+graph out of the processor's caches, as a teacher's forward does between two rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from daari_mlx.draft import GraphDrafter
+from daari_mlx.graph import Graph
+from daari_mlx.length import MAX_DRAFT
+from daari_mlx.nodes import Nodes, Projection
+from daari_mlx.progress import bar
+from daari_mlx.records import Spread
+
+VOCAB, DIMENSIONS, EDGES = 50_000, 64, 8
+SHAPES = ((4096, 576), (4096, 4096), (8192, 576), (8192, 4096))  # nodes, width of the teacher's states
+TARGETS = {"walk": 5.0, "re-anchor": 300.0}  # µs a token and µs a round, at 4096 nodes
+REPEATS = 400
+SWEPT_BYTES = 64 << 20
+
+
+def made_up_graph(nodes: int, width: int, seed: int = 0) -> Graph:
+    """A random graph of the right sizes, all of whose walks go on for ever.
+
+    Args:
+        nodes: N, with ``EDGES`` edges each.
+        width: H, of the teacher's states.
+    """
+    rng = np.random.default_rng(seed)
+    projection = Projection(
+        mean=rng.normal(size=width).astype(np.float32),
+        basis=rng.normal(size=(width, DIMENSIONS)).astype(np.float32),
+    )
+    tokens = np.stack([rng.choice(VOCAB, EDGES, replace=False) for _ in range(nodes)]).astype(np.int32)
+    keys = np.arange(nodes, dtype=np.int64)[:, None] * VOCAB + tokens
+    order = np.argsort(keys, axis=None)
+    graph = Graph(
+        nodes=Nodes(projection, rng.normal(size=(nodes, DIMENSIONS)).astype(np.float32)),
+        layer="final",
+        vocab_size=VOCAB,
+        edge_start=np.arange(0, nodes * EDGES + 1, EDGES, dtype=np.int32),
+        edge_token=tokens.ravel(),
+        edge_probability=np.tile(np.float32(0.5) ** np.arange(1, EDGES + 1, dtype=np.float32), nodes),
+        support=np.full(nodes, 100, np.int32),
+        step_key=keys.ravel()[order],
+        step_node=rng.integers(0, nodes, nodes * EDGES).astype(np.int32),
+    )
+    graph.check()
+    return graph
+
+
+def measure(nodes: int, width: int, repeats: int = REPEATS) -> Iterator[dict[str, Any]]:
+    """One record for each of walk and re-anchor, warm and cold; times in µs."""
+    graph, rng = made_up_graph(nodes, width), np.random.default_rng(1)
+    drafter = GraphDrafter(graph, num_draft_tokens=MAX_DRAFT)
+    states = rng.normal(size=(64, width)).astype(np.float32)
+    starts, tokens = rng.integers(0, nodes, repeats).tolist(), graph.edge_token[:: EDGES + 1].tolist()
+
+    def walk(index: int) -> int:
+        return len(drafter.walk(starts[index], MAX_DRAFT).tokens)
+
+    def re_anchor(index: int) -> int:
+        graph.step(graph.nodes.anchor(states[index % len(states)]), tokens[index % len(tokens)])
+        return 1
+
+    timed: dict[str, Callable[[int], int]] = {"walk": walk, "re-anchor": re_anchor}
+    for what, call in timed.items():
+        for cold in (False, True):
+            spread = Spread.of(_times(call, repeats, cold=cold))
+            target = TARGETS[what] if nodes == SHAPES[0][0] else None
+            yield {
+                "what": what,
+                "unit": "µs per drafted token" if what == "walk" else "µs per round",
+                "nodes": nodes,
+                "hidden_size": width,
+                "dimensions": DIMENSIONS,
+                "cold": cold,
+                "n": repeats,
+                "median": spread.median,
+                "lower": spread.lower,
+                "upper": spread.upper,
+                "most": spread.most,
+                "target": target,
+                "met": None if target is None else spread.median <= target,
+            }
+
+
+def _times(call: Callable[[int], int], repeats: int, *, cold: bool) -> list[float]:
+    """µs a unit of each call; the first few calls are not counted."""
+    swept = np.zeros(SWEPT_BYTES // 8) if cold else None
+    for index in range(min(20, repeats)):
+        call(index)
+    times = []
+    for index in range(repeats):
+        if swept is not None:
+            swept += 1.0
+        start = perf_counter_ns()
+        done = call(index)
+        times.append((perf_counter_ns() - start) / 1000 / max(done, 1))
+    return times
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status, 1 where a warm median misses its target."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help=f"calls timed (default: {REPEATS})")
+    args = parser.parse_args(argv)
+    missed = False
+    for nodes, width in bar(SHAPES, desc="overheads", unit="graph"):
+        for record in measure(nodes, width, args.repeats):
+            missed |= record["met"] is False and not record["cold"]
+            print(json.dumps(record, ensure_ascii=False) if args.json else _line(record), flush=True)
+    return int(missed)
+
+
+def _line(record: dict[str, Any]) -> str:
+    target = (
+        "" if record["target"] is None else f"  target {record['target']:g}: {'met' if record['met'] else 'MISSED'}"
+    )
+    return (
+        f"{record['what']:10} N={record['nodes']} H={record['hidden_size']:<5}{'cold' if record['cold'] else 'warm'}  "
+        f"{record['median']:8.2f} {record['unit']} (quartiles {record['lower']:.2f} to {record['upper']:.2f}){target}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""The whole main job on a small corpus: teacher, graph, benchmark on held-out messages, plot.
+
+Under ten minutes on two cores, and safe to run again: what is there already is used. Each step prints the command
+line that does the same. Usage: ``python scripts/run_demo.py [--out build/demo] [--rows 160] [-n 30]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import daari_mlx  # noqa: F401  on Linux it loads a fast BLAS, which must happen before MLX is imported
+from daari_mlx.errors import DaariError
+
+if TYPE_CHECKING:
+    from daari_mlx.graph import Graph
+    from daari_mlx.records import BenchRecord
+    from daari_mlx.teacher import Teacher
+
+OUT = Path("build/demo")
+ROWS, N_BENCH = 160, 30
+MAX_TOKENS = 48  # answers take 20 to 30
+SYSTEM = "Sort the text message. Answer in JSON."
+SHOWN = ("prize_scam", "family", "appointment")  # one answered example of each is in every prompt
+LINE = "-" * 72
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status, 1 after an error that the user can mend."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=OUT, help=f"folder for all results (default: {OUT})")
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"prompts to compile (default: {ROWS})")
+    parser.add_argument("-n", type=int, default=N_BENCH, help=f"held-out prompts to time (default: {N_BENCH})")
+    parser.add_argument("--teacher", type=Path, help="a teacher's folder (default: fetch the demo teacher)")
+    args = parser.parse_args(argv)
+    start = time.perf_counter()
+    try:
+        if args.rows < 1 or args.n < 1:
+            raise DaariError(f"--rows is {args.rows} and -n is {args.n}: both need at least 1.")
+        record = run(args.out, args.rows, args.n, args.teacher)
+    except DaariError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    print(f"\ndone in {time.perf_counter() - start:.0f} s")
+    return 0 if record.ok else 1
+
+
+def run(out: Path, rows: int, n: int, teacher_path: Path | None) -> BenchRecord:
+    """All steps.
+
+    Args:
+        out: the folder for corpus, working files, graph, record and plot.
+        rows: prompts the graph is compiled from.
+        n: held-out prompts that are timed.
+        teacher_path: the teacher's folder; None fetches the demo teacher.
+
+    Raises:
+        DaariError: what the user can mend.
+    """
+    from daari_mlx.teacher import load_teacher
+
+    teacher_path = get_teacher() if teacher_path is None else teacher_path
+    # named after what they hold, so that a run with other sizes does not meet them
+    corpus = out / f"corpus-{rows}-{n}"
+    make_corpus(corpus, rows, n)
+    teacher = load_teacher(str(teacher_path))
+    graph_path = out / f"graph-{rows}-{n}"
+    graph = compile_corpus(teacher, corpus, out / f"work-{rows}-{n}", graph_path)
+    record = benchmark(teacher, graph, corpus, graph_path, out, n)
+    show(record, out)
+    return record
+
+
+def step(title: str, *command: object) -> str:
+    """Say what comes, and the command line that does it; returns that."""
+    line = shlex.join(str(word) for word in command)
+    print(f"\n{LINE}\n{title}\n  $ {line}", flush=True)
+    return line
+
+
+def get_teacher() -> Path:
+    """The demo teacher's folder in the cache, fetched where it is not there yet."""
+    from fetch_demo_teacher import fetch
+
+    from daari_mlx.probe import cache_dir
+
+    folder = cache_dir() / "demo-teacher"
+    step("The teacher: SmolLM2-135M-Instruct", "python", "scripts/fetch_demo_teacher.py", folder)
+    if (folder / "model.safetensors").is_file():  # a folder of this name was verified when it was made
+        print(f"{folder} is there: kept")
+    else:
+        fetch(folder)
+    return folder
+
+
+def make_corpus(folder: Path, rows: int, n: int) -> None:
+    """``train.jsonl`` and ``test.jsonl`` with different messages, each behind the same few answered examples."""
+    from make_sms_corpus import make_rows
+
+    print(f"\n{LINE}\nThe corpus: {rows + n} invented text messages, some to compile and others to time", flush=True)
+    print("  (python scripts/make_sms_corpus.py writes more of them; here each follows three answered")
+    print("  examples, so that so small a teacher answers in JSON)")
+    made = make_rows(rows + n)
+    spare = make_rows(16, seed=1)  # one of each category
+    shown = [next(row for row in spare if f'"{name}"' in row["messages"][2]["content"]) for name in SHOWN]
+    before = [{"role": "system", "content": SYSTEM}] + [turn for row in shown for turn in row["messages"][1:]]
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, chosen in (("train", made[:rows]), ("test", made[rows:])):
+        lines = [json.dumps({"messages": before + row["messages"][1:2]}, ensure_ascii=False) for row in chosen]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{folder}: {rows} prompts to compile, {n} others to time")
+
+
+def compile_corpus(teacher: Teacher, corpus: Path, work: Path, graph_path: Path) -> Graph:
+    """The graph of the training prompts, compiled unless it is there already."""
+    from daari_mlx.artifact import attach, load_graph, read_stats, save_graph
+    from daari_mlx.compiler import compile_graph
+    from daari_mlx.data import read_prompts
+    from daari_mlx.extract import ExtractOptions, extract
+    from daari_mlx.workdir import Workdir
+
+    step(
+        "The graph: the teacher answers the prompts, and what its states led to is counted",
+        *("daari-mlx", "compile", "--model", teacher.source, "--data", corpus, "--workdir", work),
+        *("--answers", "teacher", "--max-tokens", MAX_TOKENS, "--graph-path", graph_path),
+    )
+    prompts = read_prompts(corpus, teacher.tokenizer, max_length=teacher.context_length).items
+    workdir = Workdir(work)
+    extract(teacher, prompts, workdir, ExtractOptions(answers="teacher", max_tokens=MAX_TOKENS))
+    if graph_path.exists() and read_stats(graph_path)["settings"]["corpus"] == workdir.read_plan().corpus:
+        graph = attach(load_graph(graph_path), teacher.model, teacher.tokenizer)
+        print(f"{graph_path} was compiled from the same prompts and teacher: kept")
+        return graph
+    compiled = compile_graph(workdir)
+    save_graph(compiled.graph, graph_path, compiled.stats)
+    counts = ", ".join(f"{compiled.stats[name]:,} {name}" for name in ("states", "nodes", "edges"))
+    print(f"{graph_path}: {counts}; top-edge mass {compiled.stats['top_edge_mass']:.2f}")
+    return load_graph(graph_path)
+
+
+def benchmark(teacher: Teacher, graph: Graph, corpus: Path, graph_path: Path, out: Path, n: int) -> BenchRecord:
+    """Plain mlx-lm and the graph on the held-out prompts; ``OUT/record.json``."""
+    from daari_mlx.bench import run_bench
+    from daari_mlx.data import read_prompts
+    from daari_mlx.files import write_json
+    from daari_mlx.probe import cost_of
+
+    command = step(
+        "The benchmark: plain mlx-lm and the graph on messages that it has not seen, in turns",
+        *("daari-mlx", "bench", "--model", teacher.source, "--graph", graph_path, "--data", corpus),
+        *("--split", "test", "-n", n, "--max-tokens", MAX_TOKENS),
+    )
+    cost_of(teacher.model)  # T(m) is measured here, once for each model and machine
+    prompts = read_prompts(corpus, teacher.tokenizer, split="test", max_length=teacher.context_length).items
+    record = run_bench(teacher, graph, prompts, max_tokens=MAX_TOKENS, command=command)
+    write_json(out / "record.json", record.as_dict())
+    return record
+
+
+def show(record: BenchRecord, out: Path) -> None:
+    """The table and ``OUT/acceptance.png``."""
+    from daari_mlx.plots import plot_acceptance
+
+    plot_acceptance(record, out / "acceptance.png")
+    found = record.as_dict()
+    same, ratio, speed = found["identity"], found["decode_ratio"], found["tokens_per_second"]
+    speedup = f"{ratio['median']:.2f}x (quartiles {ratio['lower']:.2f} to {ratio['upper']:.2f})"
+    lines = {
+        "prompts": f"{found['n']}, answers of {found['mean_tokens']:.0f} tokens",
+        "same tokens as plain": f"{same['identical']} identical, {same['ties']} ties, {same['failed']} FAILED",
+        "decoding against plain": speedup if record.ok else "not told, since answers differ",
+        "prefill included": f"{found['wall_ratio']['median']:.2f}x" if record.ok else "",
+        "rows slower than plain": str(found["losing"]["count"]),
+        "tokens per second": f"{speed['ours']['median']:.1f}, plain {speed['plain']['median']:.1f} (medians)",
+        "tokens per forward": f"{found['tokens_per_forward']:.2f}, plain 1.00",
+        "draft tokens accepted": f"{found['acceptance_rate']:.0%} of {found['drafted']}",
+        "time in the drafter": f"{found['draft_time_share']:.1%}",
+        "device": f"{found['device']}, {found['blas']}",
+    }
+    print(f"\n{LINE}")
+    for name, value in lines.items():
+        if value:
+            print(f"{name:24}{value}")
+    print(f"{LINE}\n{out / 'record.json'} has every figure, {out / 'acceptance.png'} the picture")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
