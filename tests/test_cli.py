@@ -483,14 +483,20 @@ def test_bench_prints_failed_rows_as_failed_and_ends_with_1(monkeypatch, graph, 
     assert "1 FAILED" in result.stdout and "no speed-up" in result.stdout
 
 
-def test_inspect_shows_the_busiest_nodes_in_words(graph, tiny_teacher_path):
-    shown = done("inspect", graph)
-    assert f"teacher          {tiny_teacher_path}" in shown.stdout
-    assert "top-edge mass" in shown.stdout and "label" in shown.stdout
+def busiest_edge(view: dict) -> dict:
+    return view["busiest"][0]["edges"][0]
+
+
+def test_inspect_shows_the_busiest_nodes_in_words(graph, tiny_teacher, tiny_teacher_path):
+    _, tokenizer = tiny_teacher
     view = json.loads(done("inspect", graph, "--json", "--top", "3").stdout)
     support = [node["support"] for node in view["busiest"]]
     assert len(support) == 3 and support == sorted(support, reverse=True)
-    assert view["prompts"] == 32 and view["busiest"][0]["edges"][0]["text"]
+    assert view["prompts"] == 32
+    assert busiest_edge(view)["text"] == tokenizer.decode([busiest_edge(view)["token"]])
+    shown = done("inspect", graph).stdout
+    assert f"teacher          {tiny_teacher_path}" in shown and "top-edge mass" in shown
+    assert f" {busiest_edge(view)['text']!r} " in shown
 
 
 def test_inspect_without_the_teacher_shows_token_ids(graph, tiny_teacher_path, tmp_path):
@@ -499,9 +505,12 @@ def test_inspect_without_the_teacher_shows_token_ids(graph, tiny_teacher_path, t
     config = json.loads((moved / "config.json").read_text())
     config["teacher"]["source"] = "someone/else"
     (moved / "config.json").write_text(json.dumps(config))
+    view = json.loads(done("inspect", moved, "--json").stdout)
+    assert busiest_edge(view)["text"] is None
     shown = done("inspect", moved)
-    assert "token ids only" in shown.stderr and "#" in shown.stdout
-    assert "label" in done("inspect", moved, "--model", tiny_teacher_path).stdout
+    assert "token ids only" in shown.stderr
+    assert f" #{busiest_edge(view)['token']} " in shown.stdout
+    assert "#" not in done("inspect", moved, "--model", tiny_teacher_path).stdout
     assert "No tokenizer could be loaded" in failed("inspect", moved, "--model", tmp_path)
 
 
