@@ -31,12 +31,13 @@ def fingerprint(model: nn.Module, tokenizer: Any) -> dict[str, Any]:
 
 
 def fingerprint_model(model: nn.Module) -> dict[str, Any]:
-    """The model's part of :func:`fingerprint`; read off once a model."""
-    known: dict[str, Any] | None = getattr(model, _ATTRIBUTE, None)
-    if known is None:
-        known = _read_model(model)
+    """The model's part of :func:`fingerprint`; read off again only after a parameter was replaced (quantised, adapted)."""
+    parameters = [id(value) for _, value in tree_flatten(model.parameters())]
+    known: tuple[list[int], dict[str, Any]] | None = getattr(model, _ATTRIBUTE, None)
+    if known is None or known[0] != parameters:
+        known = parameters, _read_model(model)
         object.__setattr__(model, _ATTRIBUTE, known)
-    return known
+    return known[1]
 
 
 def _read_model(model: nn.Module) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def describe(teacher: dict[str, Any]) -> str:
     """One line that a person can tell teachers apart by."""
     parts = [
         str(teacher.get("source") or teacher.get("model_type")),
-        teacher.get("quantisation") or "not quantised",
+        str(teacher.get("quantisation") or "not quantised"),
     ]
     if teacher.get("adapter"):
         parts.append(f"adapter {str(teacher['adapter'])[:8]}")
