@@ -1,0 +1,52 @@
+"""The acceptance plot is a picture that anyone can open, whatever the record holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from test_bench import make_row
+
+from daari_mlx.plots import plot_acceptance, wilson
+from daari_mlx.records import BenchRecord
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def record(rows: int = 3, drafts: object = 4, **changes: object) -> BenchRecord:
+    return BenchRecord({"num_draft_tokens": drafts}, 1e-4, (make_row(**changes),) * rows)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        record(),
+        [record(), record(drafts="auto", rounds=((2, 1, 2), (1, 0, 1)))],
+        record(rounds=((0, 0, 1), (0, 0, 1)), drafted=0, accepted=0),
+    ],
+    ids=["one", "two", "nothing drafted"],
+)
+def test_the_plot_is_a_png(records, tmp_path):
+    path = plot_acceptance(records, tmp_path / "new" / "acceptance.png")
+    assert path == tmp_path / "new" / "acceptance.png"
+    assert path.read_bytes().startswith(PNG)
+    assert path.stat().st_size > 5000
+
+
+def test_different_records_give_different_pictures(tmp_path):
+    one = plot_acceptance(record(), tmp_path / "one.png").read_bytes()
+    other = plot_acceptance(record(rounds=((4, 0, 1), (3, 0, 1))), tmp_path / "other.png").read_bytes()
+    assert one != other
+
+
+def test_wilson_intervals():
+    assert wilson(8, 10) == pytest.approx((0.490, 0.943), abs=1e-3)  # Wilson 1927, as published tables have it
+    assert wilson(0, 10) == pytest.approx((0.0, 0.278), abs=1e-3)
+    assert wilson(10, 10)[1] == 1.0
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_importing_it_does_not_import_matplotlib():
+    code = "import sys, daari_mlx.plots; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
