@@ -168,28 +168,11 @@ def benchmark(teacher: Teacher, graph: Graph, corpus: Path, graph_path: Path, ou
 def show(record: BenchRecord, out: Path) -> None:
     """The table and ``OUT/acceptance.png``."""
     from daari_mlx.plots import plot_acceptance
+    from daari_mlx.report import bench_text
 
     plot_acceptance(record, out / "acceptance.png")
-    found = record.as_dict()
-    same, ratio, speed = found["identity"], found["decode_ratio"], found["tokens_per_second"]
-    speedup = f"{ratio['median']:.2f}x (quartiles {ratio['lower']:.2f} to {ratio['upper']:.2f})"
-    lines = {
-        "prompts": f"{found['n']}, answers of {found['mean_tokens']:.0f} tokens",
-        "same tokens as plain": f"{same['identical']} identical, {same['ties']} ties, {same['failed']} FAILED",
-        "decoding against plain": speedup if record.ok else "not told, since answers differ",
-        "prefill included": f"{found['wall_ratio']['median']:.2f}x" if record.ok else "",
-        "rows slower than plain": str(found["losing"]["count"]),
-        "tokens per second": f"{speed['ours']['median']:.1f}, plain {speed['plain']['median']:.1f} (medians)",
-        "tokens per forward": f"{found['tokens_per_forward']:.2f}, plain 1.00",
-        "draft tokens accepted": f"{found['acceptance_rate']:.0%} of {found['drafted']}",
-        "time in the drafter": f"{found['draft_time_share']:.1%}",
-        "device": f"{found['device']}, {found['blas']}",
-    }
-    print(f"\n{LINE}")
-    for name, value in lines.items():
-        if value:
-            print(f"{name:24}{value}")
-    print(f"{LINE}\n{out / 'record.json'} has every figure, {out / 'acceptance.png'} the picture")
+    print(f"\n{LINE}\n{bench_text(record.as_dict())}\n{LINE}")
+    print(f"{out / 'record.json'} has every figure, {out / 'acceptance.png'} the picture")
 
 
 if __name__ == "__main__":
