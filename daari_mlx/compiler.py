@@ -21,6 +21,7 @@ from daari_mlx.workdir import Shard, Workdir
 MIN_NODES, MAX_NODES = 64, 8192
 STATES_PER_NODE = 12  # for --nodes auto: finer nodes decide better until they become too rare to trust
 FIT_STATES_PER_NODE = 64  # states a node's centroid is fitted on, at the most
+FIT_STEPS = 40  # mini-batches that the centroids are fitted with
 
 
 @dataclass(frozen=True)
@@ -165,15 +166,14 @@ def _cluster(sample: FloatArray, count: int, seed: int) -> FloatArray:
     """Centroids by scikit-learn's mini-batch k-means."""
     from sklearn.cluster import MiniBatchKMeans
 
-    batch = max(4096, 2 * count)
+    batch = min(max(4096, 2 * count), len(sample))
     kmeans = MiniBatchKMeans(
         n_clusters=count,
-        batch_size=min(batch, len(sample)),
-        init="k-means++",
+        batch_size=batch,
+        init="random",  # k-means++ draws one centroid after the other: minutes at 8,192 nodes, for the same drafts
         n_init=1,
-        init_size=min(len(sample), 3 * count),
-        max_iter=30,
-        max_no_improvement=20,
+        max_iter=max(1, round(FIT_STEPS * batch / len(sample))),
+        max_no_improvement=None,
         reassignment_ratio=0.0,
         random_state=seed,
     )

@@ -24,7 +24,7 @@ from daari_mlx.fingerprint import context_length
 from daari_mlx.graph import Graph
 from daari_mlx.rewind import refuses_drafts
 from daari_mlx.rounds import Emitted, Options, generate_step
-from daari_mlx.tap import Tap, tap_model
+from daari_mlx.tap import FINAL, Tap, tap_model
 
 DraftLength = int | Literal["auto"]
 
@@ -85,7 +85,7 @@ def stream_generate(
         prompt: text or token ids.
         max_tokens: tokens at the most, exactly kept; -1 for no limit.
         graph: a compiled graph or the folder it lies in; None decodes plainly.
-        drafter: any other drafter, in place of a graph.
+        drafter: any other drafter, in place of a graph; it is shown the states of its ``layer``, else the final ones.
         num_draft_tokens: how many tokens a round drafts; ``"auto"`` lets the path's probability and this machine's
             T(m) decide (measured at the first use and kept); 0 drafts nothing.
         prompt_cache: mlx-lm's prompt cache, changed in place. Afterwards, also after ``close()`` or an exception, it
@@ -170,7 +170,7 @@ def choose_drafter(
     if statistics.drafting_off is not None:
         return None, None
     if known is None:
-        return drafter, tap_model(model)[0]
+        return drafter, tap_model(model, getattr(drafter, "layer", FINAL))[0]
     tap, width = tap_model(model, known.layer)
     if width != known.hidden_size:
         raise DaariError(

@@ -75,6 +75,7 @@ class GraphDrafter:
         if num_draft_tokens is None and cost is None:
             raise ValueError("GraphDrafter needs num_draft_tokens or a cost curve to choose a length from.")
         self.graph = graph
+        self.layer = graph.layer
         self.num_draft_tokens = num_draft_tokens
         self.cost = cost
 

@@ -31,8 +31,9 @@ def fingerprint(model: nn.Module, tokenizer: Any) -> dict[str, Any]:
 
 
 def fingerprint_model(model: nn.Module) -> dict[str, Any]:
-    """The model's part of :func:`fingerprint`; read off again only after a parameter was replaced (quantised, adapted)."""
-    parameters = [id(value) for _, value in tree_flatten(model.parameters())]
+    """The model's part of :func:`fingerprint`; read off again only after a parameter was replaced (quantised, …)."""
+    leaves: list[tuple[str, mx.array]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    parameters = [id(value) for _, value in leaves]
     known: tuple[list[int], dict[str, Any]] | None = getattr(model, _ATTRIBUTE, None)
     if known is None or known[0] != parameters:
         known = parameters, _read_model(model)

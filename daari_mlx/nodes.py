@@ -35,14 +35,14 @@ class Projection:
 
     def __call__(self, states: FloatArray) -> FloatArray:
         """``(n, H)`` or ``(H,)`` float32 states to ``(n, D)`` or ``(D,)`` float32 reduced states."""
-        return (scale_states(states) - self.mean) @ self.basis
+        return np.asarray((scale_states(states) - self.mean) @ self.basis, dtype=np.float32)
 
 
 def scale_states(states: FloatArray) -> FloatArray:
     """States divided by their root mean square along the last axis; float32 in, float32 out."""
     square = np.einsum("...h,...h->...", states, states) / np.float32(states.shape[-1])
-    root: FloatArray = np.sqrt(square + EPSILON, dtype=np.float32)
-    return states / root[..., None]
+    scaled: FloatArray = states / np.sqrt(square + EPSILON)[..., None]
+    return scaled
 
 
 def fit_projection(states: FloatArray, dimensions: int) -> Projection:

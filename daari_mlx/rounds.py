@@ -148,8 +148,6 @@ def generate_step(
     try:
         while run.emitted != options.max_tokens:
             yield from _round(run, verifier, drafter, options, statistics)
-            if run.emitted == 1 and options.prompt_progress_callback:
-                options.prompt_progress_callback(len(prompt), len(prompt))
     finally:
         with mx.stream(options.run_stream()):
             verifier.finish()
@@ -168,6 +166,9 @@ def _round(
     with mx.stream(options.run_stream()):
         verified = verifier.verify(run.context.tokens[-1], draft.tokens)
     statistics.forward(len(draft.tokens))
+    if run.emitted == 0 and options.prompt_progress_callback:
+        prompt_tokens = len(run.context.tokens)
+        options.prompt_progress_callback(prompt_tokens, prompt_tokens)
     emitted = 0
     try:
         for row, (token, logprobs) in enumerate(zip(verified.tokens, verified.logprobs, strict=True)):

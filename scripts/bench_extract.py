@@ -4,8 +4,8 @@
     python scripts/bench_extract.py memory --states 1000000               peak memory and seconds of compile
 
 ``rate`` takes each sequence twice, in turn: prefilled as mlx-lm does before it generates, and extracted as
-``daari-mlx extract`` does. ``memory`` compiles a made-up extraction (clusters that follow each other along a random graph)
-in a process of its own; no teacher is loaded.
+``daari-mlx extract`` does. ``memory`` compiles a made-up extraction (clusters that follow each other along a random
+graph) in a process of its own; no teacher is loaded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 
-import daari_mlx  # noqa: F401  a real BLAS before MLX
 from daari_mlx.artifact import save_graph, versions
 from daari_mlx.blas import status
 from daari_mlx.compiler import compile_graph, peak_mb
@@ -38,6 +36,7 @@ from daari_mlx.workdir import Plan, Workdir
 
 def prefill(teacher: Teacher, tokens: list[int]) -> float:
     """Seconds of mlx-lm's own prefill of all tokens."""
+    import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache
 
     cache = make_prompt_cache(teacher.model)

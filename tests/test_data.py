@@ -135,8 +135,7 @@ def test_chat_row_is_split_where_the_answer_starts_and_ends_with_eos(file: Path,
     rows = read_sequences(write(file, GOOD), tokenizer)
     assert rows == Rows([Sequence(rows.items[0].tokens, rows.items[0].answer_start, 0, f"{file}:1")], [])
     assert text_of(tokenizer, rows.items[0]) == (
-        "<|im_start|>system\nClassify.<|im_end|>\n<|im_start|>user\nWin a prize<|im_end|>\n"
-        "<|im_start|>assistant\n",
+        "<|im_start|>system\nClassify.<|im_end|>\n<|im_start|>user\nWin a prize<|im_end|>\n<|im_start|>assistant\n",
         '{"label":"spam"}<|im_end|>',
     )
     assert rows.skipped_note() is None
@@ -294,9 +293,7 @@ def test_prompts_and_their_references_are_the_two_halves_of_a_sequence(file: Pat
     write(file, GOOD, {"prompt": "p", "completion": "c"}, chat("s", "q\n", "\n\na"))
     sequences, prompts = read_sequences(file, tokenizer).items, read_prompts(file, tokenizer).items
     assert [p.tokens + (p.reference or []) for p in prompts] == [s.tokens for s in sequences]
-    assert [(len(p.tokens), p.row, p.source) for p in prompts] == [
-        (s.answer_start, s.row, s.source) for s in sequences
-    ]
+    assert [(len(p.tokens), p.row, p.source) for p in prompts] == [(s.answer_start, s.row, s.source) for s in sequences]
 
 
 @pytest.mark.parametrize(
@@ -433,9 +430,7 @@ def test_a_chat_row_needs_a_chat_template(file: Path, plain: Any) -> None:
 
 def test_an_answer_that_changes_the_prompt_is_a_bad_row(file: Path) -> None:
     write(file, GOOD)
-    with pytest.raises(
-        DaariError, match=r"ends the prompt in '<think>\\n', which the answer turns into '\{\"label"
-    ):
+    with pytest.raises(DaariError, match=r"ends the prompt in '<think>\\n', which the answer turns into '\{\"label"):
         read_sequences(file, build(DROPS_THOUGHT))
 
 
@@ -463,14 +458,10 @@ def test_length_is_checked_to_the_token(file: Path, tokenizer: Any) -> None:
     (one,) = read_sequences(write(file, GOOD), tokenizer).items
     full, start = len(one.tokens), one.answer_start
     assert read_sequences(file, tokenizer, max_length=full).items == [one]
-    with pytest.raises(
-        DaariError, match=f"prompt . answer longer than the context: {full} tokens, .* {full - 1}\n"
-    ):
+    with pytest.raises(DaariError, match=f"prompt . answer longer than the context: {full} tokens, .* {full - 1}\n"):
         read_sequences(file, tokenizer, max_length=full - 1)
     for read in (read_sequences, read_prompts):
-        with pytest.raises(
-            DaariError, match=f"prompt longer than the context: {start} tokens .* holds {start}\n"
-        ):
+        with pytest.raises(DaariError, match=f"prompt longer than the context: {start} tokens .* holds {start}\n"):
             read(file, tokenizer, max_length=start)
     assert len(read_prompts(file, tokenizer, max_length=start + 1).items[0].tokens) == start
     write(file, {"text": "ham" * 9})
@@ -493,12 +484,7 @@ def test_nothing_left_is_an_error_even_when_skipping(file: Path, tokenizer: Any)
         read_sequences(write(file, 3, 4), tokenizer, skip_bad_rows=True)
 
 
-LEAVES = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from(["", "user", "assistant", "text", "\ud83d", "{"])
-)
+LEAVES = st.none() | st.booleans() | st.integers() | st.sampled_from(["", "user", "assistant", "text", "\ud83d", "{"])
 KEYS = st.sampled_from(
     [
         "messages",
@@ -526,9 +512,7 @@ MESSAGE = st.fixed_dictionaries(
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    row=JSON | st.fixed_dictionaries({"messages": st.lists(MESSAGE, max_size=3)}, optional={"tools": JSON})
-)
+@given(row=JSON | st.fixed_dictionaries({"messages": st.lists(MESSAGE, max_size=3)}, optional={"tools": JSON}))
 def test_no_row_is_bad_enough_for_a_traceback(file: Path, tokenizer: Any, plain: Any, row: Any) -> None:
     write(file, row, {"prompt": "p", "completion": "c"})
     for one in (tokenizer, plain):
@@ -550,10 +534,7 @@ def test_bom_crlf_and_a_last_line_without_an_end(file: Path, tokenizer: Any) -> 
 
 def test_line_separators_inside_a_string_do_not_end_a_row(file: Path, tokenizer: Any) -> None:
     row = json.dumps(chat("s", "q", "a\u2028b\x85c\r"), ensure_ascii=False).encode()
-    assert (
-        text_of(tokenizer, read_sequences(write(file, row), tokenizer).items[0])[1]
-        == "a\u2028b\x85c\r<|im_end|>"
-    )
+    assert text_of(tokenizer, read_sequences(write(file, row), tokenizer).items[0])[1] == "a\u2028b\x85c\r<|im_end|>"
 
 
 def test_a_folder_has_splits(tmp_path: Path, tokenizer: Any) -> None:
