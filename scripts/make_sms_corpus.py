@@ -113,9 +113,7 @@ def make_rows(n_rows: int, *, seed: int = 0) -> list[Row]:
             rows.append(_row(category, text, evidence))
             tries = 0
         elif (tries := tries + 1) > 1000:
-            raise DaariError(
-                f"the templates of {category!r} are used up after {len(rows)} rows; ask for fewer"
-            )
+            raise DaariError(f"the templates of {category!r} are used up after {len(rows)} rows; ask for fewer")
     rng.shuffle(rows)
     return rows
 

@@ -123,9 +123,7 @@ def split_rows() -> tuple[list[Row], list[Row]]:
     """Training and test rows; no message of the test rows is among the training rows."""
     test = make_rows(N_TEST, seed=CORPUS_SEED)
     seen = {content_key(row["messages"][1]["content"]) for row in test}
-    train = [
-        row for row in make_rows(N_TRAIN, seed=SEED) if content_key(row["messages"][1]["content"]) not in seen
-    ]
+    train = [row for row in make_rows(N_TRAIN, seed=SEED) if content_key(row["messages"][1]["content"]) not in seen]
     return train, test
 
 
@@ -156,9 +154,7 @@ def train_model(folder: Path, rows: list[Row]) -> None:
     chats = ChatDataset(rows, load_tokenizer(folder), mask_prompt=True)
     examples = [chats.process(row) for row in bar(rows, desc="tokenising", unit="row")]
     steps = EPOCHS * (len(rows) // BATCH)
-    rate = join_schedules(
-        [linear_schedule(0, PEAK_RATE, steps // 20), cosine_decay(PEAK_RATE, steps)], [steps // 20]
-    )
+    rate = join_schedules([linear_schedule(0, PEAK_RATE, steps // 20), cosine_decay(PEAK_RATE, steps)], [steps // 20])
     model = Model(ModelArgs.from_dict(CONFIG))
     with tempfile.TemporaryDirectory() as scratch:
         train(
@@ -203,9 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to write, e.g. tests/tiny_teacher")
-    parser.add_argument(
-        "--measure-only", action="store_true", help="measure the teacher in OUT, train nothing"
-    )
+    parser.add_argument("--measure-only", action="store_true", help="measure the teacher in OUT, train nothing")
     args = parser.parse_args(argv)
     train_rows, test_rows = split_rows()
     print(f"{len(train_rows)} training and {len(test_rows)} test rows in {len(CATEGORIES)} categories")

