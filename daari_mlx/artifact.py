@@ -78,7 +78,11 @@ def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:
 def check_target(path: str | Path) -> None:
     """Raise :class:`DaariError` where writing a graph to ``path`` would replace something that is no graph."""
     path = Path(path)
-    if path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / CONFIG).is_file()):
+    if not path.name:
+        raise DaariError(f"{str(path)!r} has no name of its own: name another --graph-path.")
+    # a model's folder has a config.json too
+    known = all((path / name).is_file() for name in (CONFIG, ARRAYS))
+    if path.is_file() or (path.is_dir() and any(path.iterdir()) and not known):
         kind = "a file" if path.is_file() else "a folder that holds other things"
         raise DaariError(f"{path} is {kind}, not a graph: name another --graph-path.")
 
@@ -93,7 +97,7 @@ def load_graph(path: str | Path) -> Graph:
     if not path.is_dir():
         raise DaariError(f"There is no graph at {path}: give the folder that daari-mlx compile wrote.")
     config = read_json(path / CONFIG, "graph's config.json")
-    if config.get("format_version") != FORMAT_VERSION:
+    if config.get("format_version") != FORMAT_VERSION or type(config["format_version"]) is not int:
         raise DaariError(
             f"The graph at {path} has format version {config.get('format_version')!r}, "
             f"this daari-mlx reads {FORMAT_VERSION}: compile it anew."
@@ -105,7 +109,10 @@ def load_graph(path: str | Path) -> Graph:
             )
     _check_file(path / ARRAYS, str(config.get("arrays_sha256")))
     graph = _from_arrays(load_arrays(path / ARRAYS), config)
-    graph.check()
+    try:
+        graph.check()
+    except DaariError as error:
+        raise DaariError(f"{error} It lies at {path}: compile it anew, or fetch it again.") from None
     if graph.hidden_size != config["hidden_size"]:
         raise DaariError(
             f"The graph at {path} is damaged: its states are {graph.hidden_size} wide, "
@@ -215,7 +222,7 @@ def _check_file(path: Path, expected: str) -> None:
             described = {
                 n: (e["dtype"], [int(x) for x in e["shape"]], *map(int, e["data_offsets"])) for n, e in entries.items()
             }
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             raise DaariError(f"{path} is damaged: its header cannot be read ({error}).") from error
     if set(described) != set(_ARRAYS):
         raise DaariError(f"{path} is damaged: it should hold {sorted(_ARRAYS)}, found {sorted(described)}.")
