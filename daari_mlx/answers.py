@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from daari_mlx.data import Prompt, Sequence
 from daari_mlx.errors import DaariError
-from daari_mlx.files import write_json
+from daari_mlx.files import read_json, write_json
 from daari_mlx.progress import bar
 from daari_mlx.teacher import Teacher
 from daari_mlx.workdir import Workdir
@@ -42,14 +41,15 @@ def answer_prompts(teacher: Teacher, prompts: list[Prompt], workdir: Workdir, ma
 
 
 def _read_answers(path: Path, count: int) -> list[list[int]]:
-    try:
-        answers = json.loads(path.read_text(encoding="utf-8"))["answers"]
-    except (ValueError, KeyError, TypeError) as error:
+    answers = read_json(path, "teacher's answers (remove it and run again: that part is answered anew)").get("answers")
+    sound = isinstance(answers, list) and all(
+        isinstance(answer, list) and all(type(token) is int and token >= 0 for token in answer) for answer in answers
+    )
+    if not sound or len(answers) != count:
         raise DaariError(
-            f"{path} is damaged ({error}): remove it and run again, the teacher answers that part anew."
-        ) from error
-    if len(answers) != count:
-        raise DaariError(f"{path} holds {len(answers)} answers for {count} prompts: remove it and run again.")
+            f"{path} should hold the answers to {count} prompts and is damaged: remove it and run again, "
+            "the teacher answers that part anew."
+        )
     return answers
 
 

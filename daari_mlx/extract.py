@@ -13,6 +13,7 @@ import numpy as np
 
 from daari_mlx.answers import answer_prompts
 from daari_mlx.data import Prompt, Sequence, corpus_hash, prompt_hash
+from daari_mlx.errors import DaariError
 from daari_mlx.files import load_arrays, once, read_json, remove, save_arrays, write_json
 from daari_mlx.nodes import FloatArray, Projection, fit_projection
 from daari_mlx.progress import bar
@@ -104,7 +105,11 @@ def _answered(
     prompts = [row for row in rows if isinstance(row, Prompt)]
     if prompts:
         return answer_prompts(teacher, prompts, workdir, options.max_tokens)
-    return [row for row in rows if isinstance(row, Sequence)]
+    # no state comes before a text's first token
+    sequences = [row for row in rows if isinstance(row, Sequence) and len(row.tokens) > 1]
+    if not sequences:
+        raise DaariError("Every text is a single token: there is no state to learn from. Give longer texts.")
+    return sequences
 
 
 def _hash(rows: list[Sequence] | list[Prompt]) -> str:

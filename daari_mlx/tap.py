@@ -93,7 +93,7 @@ def _layer_tap(model: nn.Module, layer: int | str) -> tuple[Tap, int]:
     module = layers[layer]
     calls, _ = _trace(model)
     results = [_states(c[3]) for c in calls if c[0] is module and c[1] == "__call__"]
-    if len(results) != 1 or results[0] is None:
+    if len(results) != 1 or not _width(results[0]):
         raise DaariError(
             f"Layer {layer} of {type(model).__name__} does not give its states out once a forward; use --layer final."
         )
@@ -139,10 +139,9 @@ def _swap_class(module: nn.Module, methods: tuple[str, ...], report: Callable[..
     module.__class__ = type(cls.__name__, (cls,), {m: reporting(m) for m in methods if hasattr(cls, m)})
 
 
-def _states(result: Any) -> mx.array | None:
+def _states(result: Any) -> Any:
     """The states in what a layer gives out: some give a tuple with more behind them."""
-    first = result[0] if isinstance(result, tuple) and result else result
-    return first if _width(first) else None
+    return result[0] if isinstance(result, tuple) and result else result
 
 
 def _width(value: Any) -> int:

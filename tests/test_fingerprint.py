@@ -82,7 +82,10 @@ def test_another_teacher_differs(name: str) -> None:
 
 def test_bits_and_adapters_tell_apart() -> None:
     assert fingerprint_model(quantised(4))["quantisation"] == "4-bit affine, group 32"
-    assert differences(fingerprint_model(quantised(4)), fingerprint_model(quantised(8)))[-2:] == ["quantisation", "weights"]
+    assert differences(fingerprint_model(quantised(4)), fingerprint_model(quantised(8)))[-2:] == [
+        "quantisation",
+        "weights",
+    ]
     one, other = adapted(1), adapted(2)
     assert "adapter" in differences(fingerprint_model(one), fingerprint_model(other))
     assert fingerprint_model(adapted(1)) == fingerprint_model(one)
