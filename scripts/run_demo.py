@@ -7,6 +7,7 @@ line that does the same. Usage: ``python scripts/run_demo.py [--out build/demo] 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shlex
 import sys
@@ -68,12 +69,14 @@ def run(out: Path, rows: int, n: int, teacher_path: Path | None) -> BenchRecord:
     from daari_mlx.teacher import load_teacher
 
     teacher_path = get_teacher() if teacher_path is None else teacher_path
-    # named after what they hold, so that a run with other sizes does not meet them
-    corpus = out / f"corpus-{rows}-{n}"
-    make_corpus(corpus, rows, n)
+    texts = make_texts(rows, n)
+    # named after what is put in: the same goes on here, anything else does not meet it
+    inputs = json.dumps([texts, str(teacher_path.resolve()), MAX_TOKENS]).encode()
+    home = out / hashlib.blake2b(inputs, digest_size=4).hexdigest()
+    corpus, graph_path = home / "corpus", home / "graph"
+    write_corpus(corpus, texts)
     teacher = load_teacher(str(teacher_path))
-    graph_path = out / f"graph-{rows}-{n}"
-    graph = compile_corpus(teacher, corpus, out / f"work-{rows}-{n}", graph_path)
+    graph = compile_corpus(teacher, corpus, home / "work", graph_path)
     record = benchmark(teacher, graph, corpus, graph_path, out, n)
     show(record, out)
     return record
@@ -101,22 +104,26 @@ def get_teacher() -> Path:
     return folder
 
 
-def make_corpus(folder: Path, rows: int, n: int) -> None:
-    """``train.jsonl`` and ``test.jsonl`` with different messages, each behind the same few answered examples."""
+def make_texts(rows: int, n: int) -> dict[str, str]:
+    """The text of ``train.jsonl`` and ``test.jsonl``: different messages, each behind the same answered examples."""
     from make_sms_corpus import make_rows
 
-    print(f"\n{LINE}\nThe corpus: {rows + n} invented text messages, some to compile and others to time", flush=True)
-    print("  (python scripts/make_sms_corpus.py writes more of them; here each follows three answered")
-    print("  examples, so that so small a teacher answers in JSON)")
-    made = make_rows(rows + n)
-    spare = make_rows(16, seed=1)  # one of each category
+    made, spare = make_rows(rows + n), make_rows(16, seed=1)  # of the spare ones, one of each category
     shown = [next(row for row in spare if f'"{name}"' in row["messages"][2]["content"]) for name in SHOWN]
     before = [{"role": "system", "content": SYSTEM}] + [turn for row in shown for turn in row["messages"][1:]]
+    lines = [json.dumps({"messages": before + row["messages"][1:2]}, ensure_ascii=False) + "\n" for row in made]
+    return {"train": "".join(lines[:rows]), "test": "".join(lines[rows:])}
+
+
+def write_corpus(folder: Path, texts: dict[str, str]) -> None:
+    """Write them to ``folder``."""
+    counts = {split: text.count("\n") for split, text in texts.items()}
+    print(f"\n{LINE}\nThe corpus: invented text messages, {counts['train']} to compile and {counts['test']} to time")
+    print("  (python scripts/make_sms_corpus.py writes more of them; here each follows three answered")
+    print("  examples, so that so small a teacher answers in JSON)", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
-    for split, chosen in (("train", made[:rows]), ("test", made[rows:])):
-        lines = [json.dumps({"messages": before + row["messages"][1:2]}, ensure_ascii=False) for row in chosen]
-        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{folder}: {rows} prompts to compile, {n} others to time")
+    for split, text in texts.items():
+        (folder / f"{split}.jsonl").write_text(text, encoding="utf-8", newline="\n")
 
 
 def compile_corpus(teacher: Teacher, corpus: Path, work: Path, graph_path: Path) -> Graph:
