@@ -14,6 +14,7 @@ from daari_mlx.artifact import attach, load_graph
 from daari_mlx.decode import DraftLength, GenerationResponse, stream_generate
 from daari_mlx.errors import DaariError
 from daari_mlx.graph import Graph
+from daari_mlx.probe import cost_of
 from daari_mlx.rewind import drop_last
 from daari_mlx.teacher import load_teacher
 
@@ -57,6 +58,8 @@ class SpecEngine:
         self.graph = None if known is None else attach(known, model, self.tokenizer)
         self.num_draft_tokens = num_draft_tokens
         self.max_kv_size = max_kv_size
+        if self.graph is not None and num_draft_tokens == "auto":
+            cost_of(self.model)  # measured now where it is not known yet, not within the first answer
         self.reset()
 
     def reset(self) -> None:

@@ -87,7 +87,7 @@ def measure(model: nn.Module, *, rows: tuple[int, ...] = ROWS, repeats: int = 7,
     _forward(model, cache, context)
     for m in rows:  # warm up: kernels are compiled and buffers allocated at the first use of a shape
         _timed(model, cache, context, m)
-    with bar(total=repeats * len(rows), desc="T(m)", unit="forward") as progress:
+    with bar(total=repeats * len(rows), desc="measuring T(m), kept for this model", unit="forward") as progress:
         for _ in range(repeats):
             for m in rows:
                 times[m].append(_timed(model, cache, context, m))
