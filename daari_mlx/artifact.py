@@ -220,9 +220,10 @@ def _check_file(path: Path, expected: str) -> None:
             header = json.loads(file.read(length))
             entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
             described = {
-                n: (e["dtype"], [int(x) for x in e["shape"]], *map(int, e["data_offsets"])) for n, e in entries.items()
+                n: (e["dtype"], [int(x) for x in e["shape"]], *(int(e["data_offsets"][k]) for k in (0, 1)))
+                for n, e in entries.items()
             }
-        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise DaariError(f"{path} is damaged: its header cannot be read ({error}).") from error
     if set(described) != set(_ARRAYS):
         raise DaariError(f"{path} is damaged: it should hold {sorted(_ARRAYS)}, found {sorted(described)}.")

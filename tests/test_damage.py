@@ -132,6 +132,9 @@ HEADERS: dict[str, Any] = {
     "an entry twice": lambda h, d: joined(
         b'{"edges.token":{"dtype":"I32","shape":[-1],"data_offsets":[0,-4]},' + json.dumps(h).encode()[1:], d
     ),
+    "no offsets": lambda h, d: joined({**h, "edges.token": {**h["edges.token"], "data_offsets": []}}, d),
+    "three offsets": lambda h, d: joined({**h, "edges.token": {**h["edges.token"], "data_offsets": [0, 4, 8]}}, d),
+    "endless offsets": lambda h, d: joined({**h, "edges.token": {**h["edges.token"], "data_offsets": [0, 1e400]}}, d),
     "spaces before it": lambda h, d: joined(b" " * 8 + json.dumps(h).encode(), d),
 }
 
