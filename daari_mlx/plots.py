@@ -11,19 +11,23 @@ from daari_mlx.records import BenchRecord
 
 Z = 1.96  # of a 95 % interval
 COLOURS = ("#2a6f97", "#c8553d", "#588157", "#7b5ea7", "#b08900")
+Record = dict[str, Any]
+Plotted = BenchRecord | Record  # a record, or what its as_dict gave
 GRID, QUIET = "#d9dde1", "#50565c"
 
 
-def plot_acceptance(records: BenchRecord | Sequence[BenchRecord], path: str | Path) -> Path:
+def plot_acceptance(records: Plotted | Sequence[Plotted], path: str | Path) -> Path:
     """Draw how far drafts hold: acceptance by position in the draft, and tokens per forward.
 
     Args:
-        records: one benchmark, or several to compare; each is named by its draft length.
+        records: one benchmark, or several to compare, each named by its draft length; also as a line of a results
+            file gives it.
         path: the PNG to write; its folder is made.
     """
     import matplotlib
 
-    chosen = [records] if isinstance(records, BenchRecord) else list(records)
+    several = [records] if isinstance(records, (BenchRecord, dict)) else list(records)
+    chosen = [record.as_dict() if isinstance(record, BenchRecord) else record for record in several]
     with matplotlib.rc_context(_STYLE):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -66,9 +70,9 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def _positions(axes: Any, record: BenchRecord, colour: str, *, single: bool) -> None:
+def _positions(axes: Any, record: Record, colour: str, *, single: bool) -> None:
     """The share accepted at each position, with its interval, and how many tokens were drafted there."""
-    drafted, accepted = record.positions
+    drafted, accepted = record["positions"]["drafted"], record["positions"]["accepted"]
     if not drafted:
         return
     places = list(range(1, len(drafted) + 1))
@@ -88,9 +92,9 @@ def _positions(axes: Any, record: BenchRecord, colour: str, *, single: bool) -> 
         )
 
 
-def _sizes(axes: Any, record: BenchRecord, colour: str, shift: float, width: float) -> None:
+def _sizes(axes: Any, record: Record, colour: str, shift: float, width: float) -> None:
     """How many tokens a forward emitted."""
-    sizes = record.round_sizes
+    sizes = {int(size): count for size, count in record["round_sizes"].items()}
     total = sum(sizes.values())
     mean = sum(size * count for size, count in sizes.items()) / total
     places, shares = [size + shift for size in sizes], [count / total for count in sizes.values()]
@@ -98,7 +102,7 @@ def _sizes(axes: Any, record: BenchRecord, colour: str, shift: float, width: flo
     axes.axvline(mean, color=colour, linestyle="--", linewidth=1.3, label=f"mean {mean:.2f}")
 
 
-def _dress(left: Any, right: Any, records: list[BenchRecord]) -> None:
+def _dress(left: Any, right: Any, records: list[Record]) -> None:
     """Titles, axes, legends, and what n is."""
     left.set_title("Accepted draft tokens by position")
     left.set_xlabel("position in the draft")
@@ -114,12 +118,12 @@ def _dress(left: Any, right: Any, records: list[BenchRecord]) -> None:
         axes.yaxis.set_major_formatter("{x:.0%}")
         axes.grid(axis="y", color=GRID, linewidth=0.8)
         axes.locator_params(axis="x", integer=True, nbins=18)
-    drafted = sum(row.drafted for record in records for row in record.rows)
-    forwards = sum(row.forwards for record in records for row in record.rows)
-    note = f"n = {drafted:,} draft tokens, {forwards:,} forwards, {len(records[0].rows)} prompts"
+    drafted = sum(record["drafted"] for record in records)
+    forwards = sum(record["forwards"] for record in records)
+    note = f"n = {drafted:,} draft tokens, {forwards:,} forwards, {records[0]['n']} prompts"
     note += "; band: 95 % interval (Wilson)" + ("; small figures: drafted there" if len(records) == 1 else "")
     left.figure.supxlabel(note, x=0.01, ha="left", fontsize=8, color=QUIET)
 
 
-def _name(record: BenchRecord) -> str:
-    return f"num_draft_tokens {record.about.get('num_draft_tokens')}"
+def _name(record: Record) -> str:
+    return f"num_draft_tokens {record.get('num_draft_tokens')}"

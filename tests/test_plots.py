@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -32,6 +33,14 @@ def test_the_plot_is_a_png(records, tmp_path):
     assert path == tmp_path / "new" / "acceptance.png"
     assert path.read_bytes().startswith(PNG)
     assert path.stat().st_size > 5000
+
+
+def test_a_line_of_a_results_file_gives_the_same_picture(tmp_path):
+    line = json.loads(json.dumps(record().as_dict()))
+    assert (
+        plot_acceptance(line, tmp_path / "a.png").read_bytes()
+        == plot_acceptance(record(), tmp_path / "b.png").read_bytes()
+    )
 
 
 def test_different_records_give_different_pictures(tmp_path):
