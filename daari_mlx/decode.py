@@ -22,7 +22,7 @@ from daari_mlx.draft import Drafter, GraphDrafter
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import context_length
 from daari_mlx.graph import Graph
-from daari_mlx.rewind import refuses_drafts
+from daari_mlx.rewind import cached_tokens, refuses_drafts
 from daari_mlx.rounds import Emitted, Options, generate_step
 from daari_mlx.tap import FINAL, Tap, tap_model
 
@@ -118,7 +118,7 @@ def stream_generate(
         context_length=context_length(model),
         stream=stream,
     )
-    ids = encode_prompt(tokenizer, prompt, options.context_length)
+    ids = encode_prompt(tokenizer, prompt, options.context_length, cached_tokens(cache))
     steps = generate_step(ids, model, cache, options=options, drafter=chosen, tap=tap, statistics=statistics)
     yield from _responses(steps, model, tokenizer, len(ids), options, statistics)
 
@@ -181,11 +181,12 @@ def choose_drafter(
     return GraphDrafter(known, num_draft_tokens=num_draft_tokens), tap
 
 
-def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int], limit: int | None) -> list[int]:
+def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int], limit: int | None, held: int = 0) -> list[int]:
     """Token ids of a prompt, encoded as mlx-lm does.
 
     Raises:
-        DaariError: where it is empty, or leaves no room within ``limit`` tokens (None: not known).
+        DaariError: where it is empty, or leaves no room within ``limit`` tokens (None: not known) beside the ``held``
+            ones that are in the cache.
     """
     if isinstance(prompt, str):
         special = tokenizer.bos_token is None or not prompt.startswith(tokenizer.bos_token)
@@ -194,8 +195,9 @@ def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int], limit: int
         ids = prompt.tolist() if isinstance(prompt, mx.array) else list(prompt)
     if not ids:
         raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
-    if limit is not None and len(ids) >= limit:
-        raise DaariError(f"The prompt has {len(ids)} tokens, the teacher's context holds {limit}: shorten it.")
+    if limit is not None and held + len(ids) >= limit:
+        beside = f" and the prompt cache {held}" if held else ""
+        raise DaariError(f"The prompt has {len(ids)} tokens{beside}, the teacher's context holds {limit}: shorten it.")
     return ids
 
 

@@ -24,6 +24,11 @@ def leaves(cache: Any) -> Iterator[Any]:
             yield item
 
 
+def cached_tokens(cache: Cache) -> int:
+    """How many tokens the cache stands for, by the objects in it that count them; 0 where none does."""
+    return max((int(getattr(leaf, "offset", 0) or 0) for leaf in leaves(cache)), default=0)
+
+
 def is_rotating(leaf: Any) -> bool:
     """Whether this is mlx-lm's sliding-window cache."""
     from mlx_lm.models.cache import RotatingKVCache

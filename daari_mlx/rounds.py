@@ -20,7 +20,7 @@ import numpy as np
 from daari_mlx.accept import Statistics
 from daari_mlx.draft import Context, Draft, Drafter
 from daari_mlx.nodes import FloatArray
-from daari_mlx.rewind import Cache, Checkpoint, can_drop_one
+from daari_mlx.rewind import Cache, Checkpoint, cached_tokens, can_drop_one
 from daari_mlx.tap import Tap
 from daari_mlx.verify import MAX_PENDING, LogitsProcessor, Sampler, Verifier
 
@@ -144,7 +144,7 @@ def generate_step(
     )
     with mx.stream(options.run_stream()):
         state = _prefill(prompt, model, cache, options, tap)
-    run = _Run(Context(list(prompt), state), cached=_length(cache))
+    run = _Run(Context(list(prompt), state), cached=cached_tokens(cache))
     try:
         while run.emitted != options.max_tokens:
             yield from _round(run, verifier, drafter, options, statistics)
@@ -242,8 +242,3 @@ def _plain_steps(
     finally:
         steps.close()
         checkpoint.back_to(len(prompt) - 1 + emitted)
-
-
-def _length(cache: Cache) -> int:
-    """How many tokens the cache stands for, by the cache objects that count them."""
-    return max((int(getattr(c, "offset", 0) or 0) for c in cache), default=0)
