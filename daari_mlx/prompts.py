@@ -45,7 +45,7 @@ def encode(
         if given := [name for name, value in unused.items() if value is not None]:
             why = "--ignore-chat-template was given" if ignore_chat_template else "this tokenizer has none"
             raise DaariError(f"{' and '.join(given)} needs a chat template, and {why}: leave it out.")
-        return list(tokenizer.encode(prompt, add_special_tokens=True))
+        return list(tokenizer.encode(prompt, add_special_tokens=True, verbose=False))
     messages = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
     messages.append({"role": "user", "content": prompt})
     if prefill_response is not None:
@@ -55,7 +55,7 @@ def encode(
         marked = [{**m, "content": QUERY} if m["role"] == "user" else m for m in messages]
         probe = _render(tokenizer, marked, prefill_response is not None, chat_template_config or {})
         text = text[probe.index(QUERY) :]
-    return list(tokenizer.encode(text, add_special_tokens=False))
+    return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
 def _render(tokenizer: Any, messages: list[dict[str, str]], prefilled: bool, config: dict[str, Any]) -> str:
