@@ -42,10 +42,11 @@ def answer_prompts(teacher: Teacher, prompts: list[Prompt], workdir: Workdir, ma
 
 def _read_answers(path: Path, count: int) -> list[list[int]]:
     answers = read_json(path, "teacher's answers (remove it and run again: that part is answered anew)").get("answers")
-    sound = isinstance(answers, list) and all(
-        isinstance(answer, list) and all(type(token) is int and token >= 0 for token in answer) for answer in answers
-    )
-    if not sound or len(answers) != count:
+    if (
+        not isinstance(answers, list)
+        or len(answers) != count
+        or not all(isinstance(answer, list) and all(type(t) is int and t >= 0 for t in answer) for answer in answers)
+    ):
         raise DaariError(
             f"{path} should hold the answers to {count} prompts and is damaged: remove it and run again, "
             "the teacher answers that part anew."
