@@ -6,9 +6,13 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
+from mlx_lm.models.cache import KVCache
 
 from daari_mlx.graph import NO_NODE, Graph
 from daari_mlx.nodes import Nodes, Projection
@@ -91,6 +95,32 @@ def naive_walk(graph: Graph, node: int, limit: int) -> tuple[list[int], list[int
         nodes.append(node)
         node = steps.get(node * graph.vocab_size + tokens[-1], NO_NODE)
     return tokens, nodes
+
+
+class Scripted(nn.Module):
+    """A teacher that says a given text, position by position: whatever is in its cache too many or too few shows.
+
+    Args:
+        truth: prompt and answer; behind it comes token 3.
+    """
+
+    def __init__(self, truth: list[int], vocabulary: int = 640, hidden: int = 64) -> None:
+        super().__init__()
+        self.args = SimpleNamespace(model_type="scripted")
+        self.head = nn.Linear(hidden, vocabulary, bias=False)
+        codes = np.random.default_rng(0).normal(size=(vocabulary, hidden)).astype(np.float32)
+        self.head.weight = mx.array(8 * codes / np.linalg.norm(codes, axis=1, keepdims=True))
+        self.truth = truth
+
+    def make_cache(self) -> list[Any]:
+        return [KVCache()]
+
+    def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
+        rows, start = inputs.shape[1], 0 if cache is None else cache[0].offset
+        if cache is not None:
+            cache[0].update_and_fetch(mx.zeros((1, 1, rows, 1)), mx.zeros((1, 1, rows, 1)))
+        said = [self.truth[p] if p < len(self.truth) else 3 for p in range(start + 1, start + rows + 1)]
+        return self.head(self.head.weight[mx.array([said])])
 
 
 @dataclass(frozen=True)
