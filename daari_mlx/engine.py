@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ class SpecEngine:
     def reset(self) -> None:
         """Forget the conversation: the next prompt is prefilled from its start."""
         self.cache = make_prompt_cache(self.model, max_kv_size=self.max_kv_size)
-        self.cached: list[int] = []
+        self.cached: list[int] | None = []  # the tokens it holds; None while an answer is under way
 
     def generate_chat(self, messages: Messages, **options: Any) -> tuple[str, dict[str, Any]]:
         """Answer a chat.
@@ -119,19 +120,22 @@ class SpecEngine:
 
     def stream_tokens(self, ids: list[int], **options: Any) -> Generator[GenerationResponse, None, None]:
         """Stream the answer to token ids; what the cache already holds of them is not computed again."""
-        shared = min(common_prefix_len(self.cached, ids), len(ids) - 1)
-        if shared < len(self.cached) and not drop_last(self.cache, len(self.cached) - shared):
+        if self.cached is None:
+            self.reset()  # the answer before was neither finished nor closed: its cache stays its own
+        known = self.cached or []
+        shared = max(0, min(common_prefix_len(known, ids), len(ids) - 1))
+        if shared < len(known) and not drop_last(self.cache, len(known) - shared):
             self.reset()
-        held = self.cached[: min(shared, len(self.cached))]
+            shared = 0
+        cache, self.cached = self.cache, None
         emitted: list[int] = []
-        self.cached = []  # until the answer has ended one way or another, the cache holds more than is known here
         responses = stream_generate(
             self.model,
             self.tokenizer,
-            ids[len(held) :],
+            ids[shared:],
             graph=self.graph,
             num_draft_tokens=self.num_draft_tokens,
-            prompt_cache=self.cache,
+            prompt_cache=cache,
             max_kv_size=self.max_kv_size,
             **options,
         )
@@ -141,16 +145,17 @@ class SpecEngine:
                 yield response
         finally:
             responses.close()
-            if emitted:
-                self.cached = [*ids, *emitted[:-1]]
-            else:
-                self.reset()  # prefill did not end: nobody knows how far it came
+            if self.cache is cache:
+                if emitted:
+                    self.cached = [*ids, *emitted[:-1]]
+                else:
+                    self.reset()  # prefill did not end: nobody knows how far it came
 
 
 def _tokenizer_of(graph: Graph | None) -> Any:
     """The tokenizer that the graph's teacher was loaded with."""
     source = graph.teacher.get("source") if graph is not None else None
-    if not isinstance(source, str) or not Path(source).is_dir():
+    if not isinstance(source, str) or not os.path.isdir(source):  # Path.is_dir raises where a name is too long
         raise DaariError(
             "SpecEngine was given a loaded model without its tokenizer: give tokenizer=... as mlx_lm.load returned it."
         )
