@@ -177,6 +177,6 @@ def load(model: nn.Module) -> ProbeRecord | None:
         value = json.loads(_path(key_of(model)).read_text(encoding="utf-8"))
         record = ProbeRecord(**{**value, "rows": tuple(value["rows"]), "seconds": tuple(value["seconds"])})
         _ = record.cost
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         return None
     return record

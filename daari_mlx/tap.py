@@ -18,6 +18,7 @@ from daari_mlx.errors import DaariError
 
 FINAL = "final"  # the states that the head reads
 _ATTRIBUTE = "_daari_taps"  # where a model keeps its taps, so that each is found once
+_TRACING = threading.Lock()  # a trace swaps the classes of all modules: two at once would keep each other's
 _METHODS = ("__call__", "as_linear")  # as_linear: the head of models with tied embeddings
 
 
@@ -61,11 +62,12 @@ def tap_model(model: nn.Module, layer: int | str = FINAL) -> tuple[Tap, int]:
     Raises:
         DaariError: where the model shows no states there.
     """
-    taps: dict[int | str, tuple[Tap, int]] = getattr(model, _ATTRIBUTE, None) or {}
-    if layer not in taps:
-        taps[layer] = _final_tap(model) if layer == FINAL else _layer_tap(model, layer)
-        object.__setattr__(model, _ATTRIBUTE, taps)
-    return taps[layer]
+    with _TRACING:
+        taps: dict[int | str, tuple[Tap, int]] = getattr(model, _ATTRIBUTE, None) or {}
+        if layer not in taps:
+            taps[layer] = _final_tap(model) if layer == FINAL else _layer_tap(model, layer)
+            object.__setattr__(model, _ATTRIBUTE, taps)
+        return taps[layer]
 
 
 def _final_tap(model: nn.Module) -> tuple[Tap, int]:

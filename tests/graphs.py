@@ -154,7 +154,7 @@ def compile_tiny(model: Any, tokenizer: Any, source: Path, folder: Path) -> Comp
     from daari_mlx.teacher import Teacher
     from daari_mlx.workdir import Workdir
 
-    write_rows(folder / "train.jsonl", 100, seed=5)
+    write_rows(folder / "train.jsonl", 72, seed=5)
     teacher = Teacher(model, tokenizer, str(source))
     prompts = read_prompts(folder / "train.jsonl", tokenizer).items
     workdir = Workdir(folder / "work")
