@@ -14,7 +14,7 @@ import pytest
 from graphs import Scripted
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
-from zoo import CONFIGS, VOCABULARY, build
+from zoo import CONFIGS, VOCABULARY, Oracle, build
 
 from daari_mlx.accept import Statistics
 from daari_mlx.errors import DaariError
@@ -156,7 +156,7 @@ def test_a_lost_tap_is_told() -> None:
     model = build("qwen3")
     tap, _ = tap_model(model)
     nn.quantize(model, group_size=32, bits=4)
-    drafter, cache = type("Never", (), {"draft": None})(), make_prompt_cache(model)
+    drafter, cache = Oracle([], block=1), make_prompt_cache(model)
     steps = generate_step(
         TOKENS[:1], model, cache, options=Options(max_tokens=3), drafter=drafter, tap=tap, statistics=Statistics()
     )
