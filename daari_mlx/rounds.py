@@ -165,7 +165,7 @@ def _round(
     statistics.draft_seconds += perf_counter() - start
     with mx.stream(options.run_stream()):
         verified = verifier.verify(run.context.tokens[-1], draft.tokens)
-    statistics.forward(len(draft.tokens))
+    statistics.forward(verified.drafted)
     if run.emitted == 0 and options.prompt_progress_callback:
         prompt_tokens = len(run.context.tokens)
         options.prompt_progress_callback(prompt_tokens, prompt_tokens)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -26,17 +26,37 @@ MAX_PENDING = (
 )
 
 
+@runtime_checkable
+class BlockProcessor(Protocol):
+    """A logits processor that can answer for a whole block: constrained rounds then have one read-back, as others do.
+
+    ``history`` is what mlx-lm would show at the block's first row: the prompt and all committed tokens. Nothing but
+    it may move the processor's state: a draft is no news until it comes back within a history.
+    """
+
+    def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
+        """mlx-lm's call, for one row; it gives what :meth:`process_rows` gives for that row."""
+
+    def allowed(self, history: list[int], draft: list[int]) -> int:
+        """How many leading draft tokens could be drawn at all; the draft is cut there before it is verified."""
+
+    def process_rows(self, history: list[int], draft: list[int], logits: mx.array) -> mx.array:
+        """``(len(draft) + 1, V)`` logits, row i of which follows ``history + draft[:i]``, to such processed ones."""
+
+
 @dataclass(slots=True)
 class Verified:
     """What the teacher said to one draft.
 
     Attributes:
+        drafted: how many draft tokens the forward carried: fewer than were given where a processor forbade one.
         tokens: the tokens to emit: accepted draft tokens, then the bonus token; at least one.
         accepted: how many of them were drafted.
         logprobs: one ``(V,)`` array of log-probabilities for each of ``tokens``, lazy.
         states: ``(len(tokens), H)`` float32: row i is the state from which ``tokens[i]`` was chosen; None untapped.
     """
 
+    drafted: int
     tokens: list[int]
     accepted: int
     logprobs: list[mx.array]
@@ -51,7 +71,8 @@ class Verifier:
         cache: the caller's prompt cache; its objects are changed in place.
         tap: where to read states; None when no drafter needs them.
         sampler: from ``(1, V)`` log-probabilities to a ``(1,)`` token; None for greedy.
-        logits_processors: mlx-lm's processors, or None.
+        logits_processors: mlx-lm's processors, or None. Where all of them are :class:`BlockProcessor`, they process a
+            block at once; else every row in turn, as each may depend on calls.
         history: ``(n,)`` token ids before ``last``: what processors are shown before the rows of the first block.
         quantise: called with the cache after each forward (mlx-lm's KV quantisation).
     """
@@ -71,6 +92,9 @@ class Verifier:
         self.sampler, self.processors = sampler, logits_processors or []
         self.pending: list[int] = []
         self._history = history
+        self._filters = [p for p in self.processors if isinstance(p, BlockProcessor)]
+        self._blockwise = len(self._filters) == len(self.processors)
+        self._committed = [] if history is None or not self._filters else _ids(history)
         self._quantise = quantise or (lambda _: None)
         self._block: list[int] = []
         self._owed = 0  # leading rows of the block that were committed before the round
@@ -82,19 +106,24 @@ class Verifier:
         Raises:
             Whatever the teacher, a processor or the sampler raises; the cache is then as it was before the round.
         """
+        history = [*self._committed, last] if self._filters else []
+        for processor in self._filters:
+            draft = draft[: processor.allowed(history, draft)]
         self._block, self._owed = [*self.pending, last, *draft], len(self.pending)
         self._checkpoint = (
             Checkpoint(self.cache, len(self._block)) if draft or self.pending or self.processors else None
         )
         try:
             logits, states = self._forward(self._block)
-            verified = self._judge(logits[:, self._owed :], draft, last, states)
+            verified = self._judge(logits[:, self._owed :], draft, history, last, states)
         except BaseException:
             if self._checkpoint is not None:
                 self._checkpoint.back_to(0)
                 self._checkpoint = None
             raise
         self.pending = []
+        if self._filters:
+            self._committed = history + draft[: verified.accepted]
         return verified
 
     def settle(self, emitted: int) -> None:
@@ -132,11 +161,17 @@ class Verifier:
         self._quantise(self.cache)
         return logits, states
 
-    def _judge(self, logits: mx.array, draft: list[int], last: int, states: mx.array | None) -> Verified:
+    def _judge(
+        self, logits: mx.array, draft: list[int], history: list[int], last: int, states: mx.array | None
+    ) -> Verified:
         """The teacher's own token at each row: ``logits`` is ``(1, γ+1, V)``."""
         if states is not None:
             states = states[0, self._owed :].astype(mx.float32)
-        if self.processors:
+        if self.processors and self._blockwise:
+            mx.async_eval(logits, [] if states is None else states)  # it runs while the processors think
+            for processor in self._filters:
+                logits = processor.process_rows(history, draft, logits[0])[None]
+        if not self._blockwise:
             tokens, logprobs = self._row_by_row(logits, draft, last)
         elif self.sampler is None:
             tokens, logprobs = self._greedy(logits, states)
@@ -145,7 +180,7 @@ class Verifier:
         accepted = count_accepted(draft, tokens)
         emitted = accept_block(draft, tokens)
         kept = None if states is None else np.array(states[: len(emitted)], copy=False)
-        return Verified(emitted, accepted, logprobs[: len(emitted)], kept)
+        return Verified(len(draft), emitted, accepted, logprobs[: len(emitted)], kept)
 
     def _greedy(self, logits: mx.array, states: mx.array | None) -> tuple[list[int], list[mx.array]]:
         # argmax of log-probabilities in the model's dtype, as mlx-lm takes it: in bf16 it makes ties that logits lack
