@@ -13,6 +13,7 @@ from daari_mlx.errors import DaariError
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
 
 MAX_EDGES = 32  # outgoing edges kept a node
+UNSEEN = 2  # steps with another token that every node is taken to have had besides the observed ones
 NO_NODE = -1
 
 
@@ -72,7 +73,10 @@ class Graph:
 
     @cached_property
     def walk(self) -> tuple[list[int], list[float], list[int]]:
-        """Per node: the token of its top edge, that edge's probability, and the node it leads to.
+        """Per node: the token of its top edge, the chance that it is right, and the node it leads to.
+
+        The chance is the edge's share, drawn down where the node was seen rarely: a share counted on the text that made
+        the node is too good to be true, and the more so the fewer states it has.
 
         Plain lists, since a walk reads single items: 40 ns an item against 100 ns from an array. A node without
         edges has probability 0 and ``NO_NODE``; so leads an edge after which nothing was ever observed.
@@ -83,6 +87,8 @@ class Graph:
         empty = len(self.edge_token) == 0
         token = np.zeros(self.size, np.int32) if empty else np.where(has_edge, self.edge_token[row], 0)
         probability = np.zeros(self.size, np.float32) if empty else np.where(has_edge, self.edge_probability[row], 0)
+        seen = np.maximum(self.support, 1)
+        probability = probability * (seen / (seen + UNSEEN)).astype(np.float32)
         key = np.arange(self.size, dtype=np.int64) * self.vocab_size + token
         found = np.searchsorted(self.step_key, key)
         inside = np.minimum(found, max(len(self.step_key) - 1, 0))

@@ -197,7 +197,7 @@ def test_auto_takes_the_length_that_pays_most(seed: int, pending: int, climbs: l
     steps = {(i, t): i + 1 for i, t in enumerate(TOKENS[:-1])}
     graph = anchored(graph_of(len(TOKENS), 1000, edges, steps), 0)
     draft = GraphDrafter(graph, cost=cost).draft(Context([1, TOKENS[0]], STATE), 1000, pending)
-    path = [float(s) for s in graph.edge_probability[1 : 1 + MAX_DRAFT]]
+    path = graph.walk[1][1 : 1 + MAX_DRAFT]
     length = best_length(path, cost, pending)
     assert draft.tokens == TOKENS[1 : 1 + length]
     assert len(draft.probabilities) == len(draft.nodes) == length
