@@ -40,10 +40,12 @@ def json_schema_processor(tokenizer: Any, schema: dict[str, Any] | str) -> Gramm
         raise DaariError(
             "JSON schemas need llguidance, which is not installed: pip install 'daari-mlx[grammar]'"
         ) from error
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    ends = getattr(tokenizer, "eos_token_ids", None) or [tokenizer.eos_token_id]
-    fast = _fast_tokenizer(tokenizer)
-    vocabulary = _vocabulary(fast, len(fast), tuple(sorted(ends)))
+    wrapper = tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)
+    fast = wrapper._tokenizer
+    vocabulary = _vocabulary(fast, len(fast), tuple(sorted(wrapper.eos_token_ids)))
     try:
         grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": WHITESPACE})
         matcher = LLMatcher(vocabulary, grammar, log_level=0)
@@ -189,13 +191,6 @@ def _vocabulary(tokenizer: Any, size: int, ends: tuple[int, ...]) -> LLTokenizer
         raise DaariError(
             f"JSON schemas need a fast tokenizer (tokenizer.json), {type(tokenizer).__name__} will not do: {error}"
         ) from error
-
-
-def _fast_tokenizer(tokenizer: Any) -> Any:
-    """What mlx-lm's wrapper wraps; any other tokenizer as it is."""
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
-
-    return tokenizer._tokenizer if isinstance(tokenizer, TokenizerWrapper) else tokenizer
 
 
 def _first(tokens: Sequence[int], ends: frozenset[int]) -> int:
