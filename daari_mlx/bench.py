@@ -27,6 +27,7 @@ from daari_mlx.identity import Verdict, bound_of, compare, stream_plain
 from daari_mlx.progress import bar
 from daari_mlx.records import BenchRecord, Row
 from daari_mlx.teacher import Teacher
+from daari_mlx.verify import LogitsProcessor
 
 SHOWN = 5  # rows that an error names
 
@@ -52,6 +53,7 @@ def run_bench(
     *,
     max_tokens: int = 256,
     num_draft_tokens: decode.DraftLength = "auto",
+    logits_processors: list[LogitsProcessor] | None = None,
     allow_overlap: bool = False,
     seed: int = 0,
     warmup: int = 1,
@@ -63,6 +65,7 @@ def run_bench(
         prompts: at least one, none of which the graph was compiled from.
         max_tokens: the longest answer; -1 for no limit.
         num_draft_tokens: see :func:`daari_mlx.stream_generate`.
+        logits_processors: for both arms, so what they do may depend on nothing but the tokens that they are shown.
         allow_overlap: take prompts that the graph was compiled from as well; the record says how many.
         seed: of MLX's random numbers, set anew before each answer.
         warmup: how many of the prompts both arms decode first, uncounted.
@@ -73,7 +76,9 @@ def run_bench(
     """
     graph = attach(graph, teacher.model, teacher.tokenizer)
     overlap = _check(teacher, graph, prompts, max_tokens, allow_overlap)
-    plain, ours = _plain(teacher, max_tokens), _ours(teacher, graph, max_tokens, num_draft_tokens)
+    shared = {} if logits_processors is None else {"logits_processors": logits_processors}
+    plain = _plain(teacher, max_tokens, shared)
+    ours = _ours(teacher, graph, max_tokens, num_draft_tokens, shared)
     for prompt in prompts[:warmup]:
         _timed(plain, prompt.tokens, seed)
         _timed(ours, prompt.tokens, seed)
@@ -83,6 +88,7 @@ def run_bench(
         **_subject(teacher, graph),
         "max_tokens": max_tokens,
         "num_draft_tokens": num_draft_tokens,
+        "logits_processors": [type(p).__name__ for p in logits_processors or []],
         "seed": seed,
         "warmup": min(warmup, len(prompts)),
         "overlap": overlap,
@@ -93,7 +99,7 @@ def run_bench(
         runs = {arm: _timed(arm, prompt.tokens, seed) for arm in order}
         base, own = runs[plain], runs[ours]
         bound = bound_of(base.dtype)
-        verdict = compare(teacher, prompt.tokens, base.ids, own.ids, max_tokens, bound)
+        verdict = compare(teacher, prompt.tokens, base.ids, own.ids, max_tokens, bound, **shared)
         rows.append(_row(prompt, base, own, verdict, plain_first=order[0] is plain))
     about |= {"dtype": str(base.dtype).removeprefix("mlx.core."), "drafting_off": own.statistics.drafting_off}
     return BenchRecord(about, bound, tuple(rows))
@@ -128,14 +134,16 @@ def _named(prompts: list[Prompt]) -> str:
     return names + (f" and {len(prompts) - SHOWN} more" if len(prompts) > SHOWN else "")
 
 
-def _plain(teacher: Teacher, max_tokens: int) -> Arm:
+def _plain(teacher: Teacher, max_tokens: int, shared: dict[str, Any]) -> Arm:
     def plain(prompt: list[int], **options: Any) -> Iterator[Any]:
-        return stream_plain(teacher, prompt, max_tokens, **options)
+        return stream_plain(teacher, prompt, max_tokens, **shared, **options)
 
     return plain
 
 
-def _ours(teacher: Teacher, graph: Graph, max_tokens: int, num_draft_tokens: decode.DraftLength) -> Arm:
+def _ours(
+    teacher: Teacher, graph: Graph, max_tokens: int, num_draft_tokens: decode.DraftLength, shared: dict[str, Any]
+) -> Arm:
     def ours(prompt: list[int], **options: Any) -> Iterator[Any]:
         return decode.stream_generate(
             model=teacher.model,
@@ -144,6 +152,7 @@ def _ours(teacher: Teacher, graph: Graph, max_tokens: int, num_draft_tokens: dec
             max_tokens=max_tokens,
             graph=graph,
             num_draft_tokens=num_draft_tokens,
+            **shared,
             **options,
         )
 

@@ -35,6 +35,7 @@ def generate(
     seed: options.MaybeSeed = None,
     ignore_chat_template: options.IgnoreChatTemplate = False,
     chat_template_config: options.ChatTemplateConfig = None,
+    json_schema: options.JsonSchema = None,
     verbose: options.Verbose = True,
     max_kv_size: options.MaxKvSize = None,
     prefill_step_size: options.PrefillStepSize = 2048,
@@ -64,6 +65,7 @@ def generate(
     words = prompts.read_prompt(prompt)
     teacher = load_teacher(str(model), adapter_path=adapter_path, trust_remote_code=trust_remote_code)
     prompts.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
+    processors = prompts.make_processors(teacher.tokenizer, json_schema)
     ids = prompts.encode(
         teacher.tokenizer,
         words,
@@ -94,6 +96,7 @@ def generate(
                 xtc_probability=xtc_probability,
                 xtc_threshold=xtc_threshold,
             ),
+            logits_processors=processors,
             prefill_step_size=prefill_step_size,
             kv_bits=kv_bits,
             kv_group_size=kv_group_size,
@@ -121,6 +124,7 @@ def chat(
     min_tokens_to_keep: options.MinTokensToKeep = 1,
     seed: options.MaybeSeed = 0,
     chat_template_config: options.ChatTemplateConfig = None,
+    json_schema: options.JsonSchema = None,
     max_kv_size: options.MaxKvSize = None,
     prefill_step_size: options.PrefillStepSize = 2048,
     kv_bits: options.KvBits = None,
@@ -160,6 +164,7 @@ def chat(
             xtc_probability=xtc_probability,
             xtc_threshold=xtc_threshold,
         ),
+        logits_processors=prompts.make_processors(teacher.tokenizer, json_schema),
         prefill_step_size=prefill_step_size,
         kv_bits=kv_bits,
         kv_group_size=kv_group_size,
@@ -179,12 +184,14 @@ def bench(
     split: options.Split = "test",
     skip_bad_rows: options.SkipBadRows = False,
     chat_template_config: options.ChatTemplateConfig = None,
+    json_schema: options.JsonSchema = None,
     allow_overlap: options.AllowOverlap = False,
     seed: options.RunSeed = 0,
     out: options.Out = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure a graph against plain mlx-lm. On held-out prompts; exit status 1 where an answer differs from plain's."""
+    from daari_mlx import prompts
     from daari_mlx.artifact import load_graph
     from daari_mlx.bench import run_bench
     from daari_mlx.data import read_prompts
@@ -193,6 +200,7 @@ def bench(
     options.check_exists(data)
     known = load_graph(graph)
     teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
+    processors = prompts.make_processors(teacher.tokenizer, json_schema)
     rows = read_prompts(
         data,
         teacher.tokenizer,
@@ -210,6 +218,7 @@ def bench(
         rows.items,
         max_tokens=max_tokens,
         num_draft_tokens=num_draft_tokens,
+        logits_processors=processors,
         allow_overlap=allow_overlap,
         seed=seed,
         command=shlex.join(["daari-mlx", *sys.argv[1:]]),

@@ -41,7 +41,13 @@ def stream_plain(
 
 
 def compare(
-    teacher: Teacher, prompt: list[int], plain: list[int], ours: list[int], max_tokens: int, bound: float
+    teacher: Teacher,
+    prompt: list[int],
+    plain: list[int],
+    ours: list[int],
+    max_tokens: int,
+    bound: float,
+    **options: object,
 ) -> Verdict:
     """Our token ids against plain's.
 
@@ -52,19 +58,20 @@ def compare(
         plain, ours: the answers' token ids.
         max_tokens: what both were given; -1 for no limit.
         bound: below this gap two log-probabilities tie.
+        options: what else plain was given; its processors are shown beginnings of our answer as prompts.
     """
     excused: Verdict | None = None
     expected = plain
     while (index := first_difference(expected, ours)) is not None:
         if index >= min(len(expected), len(ours)):
             return Verdict(FAILED, index)
-        gap, behind = _gaps(teacher, prompt + ours[:index], ours[index])
+        gap, behind = _gaps(teacher, prompt + ours[:index], ours[index], options)
         if behind >= bound:
             return Verdict(FAILED, index, gap)
         excused = excused or Verdict(TIE, index, gap)
         kept, left = ours[: index + 1], max_tokens if max_tokens < 0 else max_tokens - index - 1
         ended = left == 0 or kept[-1] in teacher.tokenizer.eos_token_ids
-        rest = () if ended else stream_plain(teacher, prompt + kept, left)
+        rest = () if ended else stream_plain(teacher, prompt + kept, left, **options)
         expected = kept + [response.token for response in rest]
     return excused or Verdict(IDENTICAL)
 
@@ -77,9 +84,9 @@ def first_difference(left: list[int], right: list[int]) -> int | None:
     return next((index for index, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
-def _gaps(teacher: Teacher, prompt: list[int], token: int) -> tuple[float, float]:
+def _gaps(teacher: Teacher, prompt: list[int], token: int, options: dict[str, object]) -> tuple[float, float]:
     """How far plain's best token after ``prompt`` lies above its second best and above ``token``, in nats."""
-    *_, response = stream_plain(teacher, prompt, 1)
+    *_, response = stream_plain(teacher, prompt, 1, **options)
     logprobs = np.array(response.logprobs.astype(mx.float32))
     second, best = np.partition(logprobs, -2)[-2:]
     return float(best - second), float(best - logprobs[token])

@@ -55,6 +55,28 @@ def parse_template_config(value: Any) -> dict[str, Any]:
     return found
 
 
+def parse_json_schema(value: Any) -> dict[str, Any]:
+    """A JSON schema, written out or in a file."""
+    if isinstance(value, dict):
+        return value
+    text, where = str(value), "it"
+    if not text.lstrip().startswith("{"):
+        where = text
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise typer.BadParameter(
+                f"{value!r} is neither a JSON object nor a file that can be read: {error}"
+            ) from error
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{where} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f'{where} should be a JSON object such as {{"type": "object"}}, found {text[:60]}')
+    return found
+
+
 def _whole(value: Any, least: int | None, mend: str) -> int:
     try:
         number = int(value)
@@ -190,6 +212,15 @@ ChatTemplateConfig = Annotated[
         parser=parse_template_config,
         metavar="JSON",
         help="Further variables for the chat template, as a JSON object.",
+    ),
+]
+JsonSchema = Annotated[
+    Any,
+    typer.Option(
+        "--json-schema",
+        parser=parse_json_schema,
+        metavar="FILE|JSON",
+        help="Hold answers to this JSON schema (needs the extra daari-mlx[grammar]).",
     ),
 ]
 ExtraEos = Annotated[

@@ -134,6 +134,19 @@ def seed(value: int | None) -> None:
         mx.random.seed(value)
 
 
+def make_processors(tokenizer: Any, json_schema: dict[str, Any] | None) -> list[Any] | None:
+    """The logits processors that the options ask for; None for none.
+
+    Raises:
+        DaariError: see :func:`daari_mlx.grammar.json_schema_processor`.
+    """
+    if json_schema is None:
+        return None
+    from daari_mlx.grammar import json_schema_processor
+
+    return [json_schema_processor(tokenizer, json_schema)]
+
+
 def make_sampler(
     tokenizer: Any,
     *,
