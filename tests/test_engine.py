@@ -34,9 +34,15 @@ def ids_of(compiled: Compiled, chat: Chat) -> list[int]:
     return compiled.teacher.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
 
 
-def plain(compiled: Compiled, chat: Chat, **options: Any) -> str:
-    given = {**OPTIONS, **options}
-    return mlx_lm.generate(compiled.teacher.model, compiled.teacher.tokenizer, ids_of(compiled, chat), **given)
+PLAIN: dict[tuple[int, ...], str] = {}
+
+
+def plain(compiled: Compiled, chat: Chat) -> str:
+    """What mlx-lm answers, computed once a chat."""
+    ids = ids_of(compiled, chat)
+    if tuple(ids) not in PLAIN:
+        PLAIN[tuple(ids)] = mlx_lm.generate(compiled.teacher.model, compiled.teacher.tokenizer, ids, **OPTIONS)
+    return PLAIN[tuple(ids)]
 
 
 def next_turn(chat: Chat, answer: str, content: str = "and this one? win a free phone now") -> Chat:
@@ -78,7 +84,7 @@ def test_the_same_chat_again_takes_one_row(engine: SpecEngine, compiled: Compile
     assert again == first and stats["prompt_tokens"] == 1
 
 
-@pytest.mark.parametrize("stop", [1, 2, 4, 9])
+@pytest.mark.parametrize("stop", [1, 2, 7])
 @pytest.mark.parametrize("way", ["close", "break", "held", "throw"])
 def test_an_abandoned_answer_leaves_it_right(compiled: Compiled, engine: SpecEngine, stop: int, way: str) -> None:
     stream = engine.stream_chat(FIRST, **OPTIONS)
