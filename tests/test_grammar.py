@@ -13,11 +13,9 @@ import pytest
 from graphs import Compiled
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
-from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from daari_mlx import stream_generate
 from daari_mlx.draft import Context, Draft
-from daari_mlx.errors import DaariError
 from daari_mlx.grammar import GrammarProcessor, json_schema_processor
 from daari_mlx.verify import BlockProcessor
 
@@ -25,28 +23,8 @@ EOS = 2
 LONGEST = 700  # a teacher made to say what it never learnt may fill all the white space it is allowed
 
 
-class Slow:
-    """A tokenizer without a fast form."""
-
-    eos_token_id, chat_template, clean_up_tokenization_spaces = 2, None, False
-
-    def __len__(self) -> int:
-        return 5
-
-    def decode(self, ids: list[int]) -> str:
-        return ""
-
-    def get_vocab(self) -> dict[str, int]:
-        return {}
-
-
 def record(**properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 SHORT = {"type": "string", "maxLength": 12}
@@ -56,7 +34,6 @@ HABIT = record(
     risk={"type": "integer", "minimum": 0, "maximum": 100},
     evidence={"type": "string", "maxLength": 80},
 )
-# other keys, other words, an array, fewer choices than the teacher would like
 CONTRARY = record(
     verdict={"enum": ["keep", "drop"]},
     risk={"type": "integer", "minimum": 0, "maximum": 9},
@@ -160,14 +137,12 @@ def test_greedy_answers_equal_plain_and_follow_the_schema(
 ) -> None:
     processor = json_schema_processor(compiled.teacher.tokenizer, schema)
     reference = json_schema_processor(compiled.teacher.tokenizer, schema)
-    accepted = 0
     for prompt in prompts:
         expected = plain(compiled, prompt, reference)
         found, statistics = ours(compiled, prompt, processor, graph=compiled.graph, num_draft_tokens=drafted)
         assert found == expected
         assert follows(compiled, found, schema)
-        accepted += statistics.accepted
-    assert (accepted > 0) == (drafted > 0 and schema is HABIT) or schema is CONTRARY
+        assert statistics.drafting_off is None or drafted == 0
 
 
 @pytest.mark.parametrize("block", [1, 2, 5, 8, 16])
@@ -208,13 +183,11 @@ def test_one_call_a_round_and_the_rows_that_plain_shows(compiled: Compiled, prom
     assert found == expected
     assert len(logged.calls) == statistics.forwards < len(found)
     assert sum(map(len, logged.calls)) == statistics.forwards + statistics.drafted
-    firsts = [rows[0] for rows in logged.calls]
-    kept = [
-        rows[: len(after) - len(rows[0])]
-        for rows, after in zip(logged.calls, [*firsts[1:], None], strict=True)
-        if after
+    firsts = [rows[0] for rows in logged.calls[1:]]
+    shown = [
+        row for rows, after in zip(logged.calls, firsts, strict=False) for row in rows[: len(after) - len(rows[0])]
     ]
-    shown = [row for rows in kept for row in rows] + logged.calls[-1]
+    shown += logged.calls[-1]
     assert shown[: len(found)] == reference.calls[: len(found)]
 
 
@@ -303,9 +276,8 @@ def test_an_exception_leaves_processor_and_cache_exact(
         prompt_cache=cache,
         logits_processors=[*others, broken],
     )
-    emitted: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        emitted.extend(step.token for step in steps)
+        list(steps)
     emitted = expected[: cache[0].offset - len(prompt) + 1]
     assert cache[0].offset > len(prompt)
     found, _ = ours(compiled, prompt + emitted, broken, drafter=Oracle(prompt + expected, 3))
@@ -325,71 +297,3 @@ def test_a_second_turn_on_the_same_cache(compiled: Compiled, prompts: list[list[
             assert follows(compiled, found, HABIT)
             answers.append(found)
     assert answers[:2] == answers[2:]
-
-
-def test_the_end_is_allowed_exactly_where_the_grammar_accepts(compiled: Compiled) -> None:
-    """A number may go on or end; text in braces must end; behind an end only ends may come."""
-    tokenizer = compiled.teacher.tokenizer
-    encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
-    logits = mx.zeros((1, 640))
-    number = json_schema_processor(tokenizer, {"type": "integer"})
-    prompt = [1, 40, 41]
-
-    def open_after(processor: Any, text: list[int]) -> set[int]:
-        row = processor(mx.array(prompt + text), logits)
-        return set(np.nonzero(np.array(row[0]) == 0)[0].tolist())
-
-    digits = {encode(d)[-1] for d in "0123456789"}
-    assert EOS not in open_after(number, []) and digits <= open_after(number, [])
-    after = open_after(number, encode("1"))
-    assert EOS in after and digits <= after
-    assert open_after(number, [*encode("12"), EOS]) == {EOS} == open_after(number, [*encode("12"), EOS, EOS])
-    assert number.allowed([*prompt, *encode("1")], [*encode("2"), EOS, EOS]) == 2, "nothing behind the end"
-    assert number.allowed(prompt, [EOS]) == 0
-    assert number.allowed([*prompt, *encode("1"), EOS], [EOS]) == 0
-    nothing = json_schema_processor(tokenizer, record())
-    assert open_after(nothing, []) == set(encode("{")), "a prompt comes first"
-    assert EOS not in open_after(nothing, encode("{"))
-    assert open_after(nothing, encode("{}")) == {EOS}
-
-
-def test_several_ends_and_a_head_wider_than_the_tokenizer(compiled: Compiled, tiny_teacher_path: Any) -> None:
-    from mlx_lm.utils import load_tokenizer
-
-    tokenizer = load_tokenizer(tiny_teacher_path)
-    tokenizer.add_eos_token(str(1))
-    processor = json_schema_processor(tokenizer, {"type": "integer"})
-    for width in (600, 640, 700):
-        processor(mx.array([5]), mx.zeros((1, width)))
-        row = processor(mx.array([5, *tokenizer.encode("7", add_special_tokens=False)]), mx.zeros((1, width)))
-        assert row.shape == (1, width)
-        values = np.array(row[0])
-        assert values[1] == 0 and values[2] == 0 and np.isneginf(values[3])
-        assert np.isneginf(values[640:]).all()
-    assert json_schema_processor(tokenizer, HABIT)(mx.array([5]), mx.zeros((1, 640), mx.bfloat16)).dtype == mx.bfloat16
-
-
-def test_white_space_ends(compiled: Compiled) -> None:
-    tokenizer = compiled.teacher.tokenizer
-    processor = json_schema_processor(tokenizer, HABIT)
-    start, blank = tokenizer.encode("{", add_special_tokens=False), tokenizer.encode("\n", add_special_tokens=False)
-    assert processor.allowed([5], [*start, *blank * 100]) == 41
-
-
-def test_what_cannot_be_followed_is_told(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = compiled.teacher.tokenizer
-    for schema, word in [({"type": "foo"}, "foo"), ({"not": {"type": "string"}}, "not"), ("{nonsense", "JSON")]:
-        with pytest.raises(DaariError, match=word):
-            json_schema_processor(tokenizer, schema)
-    with pytest.raises(DaariError, match="fast tokenizer"):
-        json_schema_processor(Slow(), HABIT)
-    monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
-    with pytest.raises(DaariError, match=r"daari-mlx\[grammar\]"):
-        json_schema_processor(tokenizer, HABIT)
-
-
-def test_a_tokenizer_of_transformers_will_do(compiled: Compiled) -> None:
-    wrapper = compiled.teacher.tokenizer
-    assert isinstance(wrapper, TokenizerWrapper)
-    first = json_schema_processor(wrapper._tokenizer, HABIT)(mx.array([5]), mx.zeros((1, 640)))
-    assert mx.array_equal(first, json_schema_processor(wrapper, HABIT)(mx.array([5]), mx.zeros((1, 640))))
