@@ -204,8 +204,12 @@ def test_a_cache_that_keeps_its_first_tokens_is_refused() -> None:
     assert "keep=4" in str(refuses_drafts([CacheList(KVCache(), RotatingKVCache(max_size=8, keep=4))]))
 
 
-def test_a_trim_that_gives_less_than_asked_is_an_error() -> None:
+def test_more_rows_than_there_are_cannot_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = [KVCache()]
-    cache[0].update_and_fetch(rows_of(2), rows_of(2))
+    cache[0].update_and_fetch(rows_of(4), rows_of(4))
+    assert not drop_last(cache, 5) and cache[0].offset == 4
+    checkpoint = Checkpoint(cache, 2)
+    cache[0].update_and_fetch(rows_of(2, 4), rows_of(2, 4))
+    monkeypatch.setattr(KVCache, "trim", lambda *_: 0)  # as a full rotating cache does, without a word
     with pytest.raises(RuntimeError, match="cannot be rewound"):
-        drop_last(cache, 3)
+        checkpoint.drop(2)
