@@ -22,6 +22,7 @@ from daari_mlx.draft import Drafter, GraphDrafter
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import context_length
 from daari_mlx.graph import Graph
+from daari_mlx.quirks import blocks_until, refuses_blocks
 from daari_mlx.rewind import cached_tokens, refuses_drafts
 from daari_mlx.rounds import Emitted, Options, generate_step
 from daari_mlx.tap import FINAL, Tap, tap_model
@@ -104,7 +105,7 @@ def stream_generate(
     if not isinstance(tokenizer, TokenizerWrapper):
         tokenizer = TokenizerWrapper(tokenizer)
     statistics = Statistics()
-    cache = prompt_cache if prompt_cache is not None else make_prompt_cache(model, max_kv_size=max_kv_size)
+    cache = prompt_cache if prompt_cache is not None else new_cache(model, max_kv_size)
     chosen, tap = choose_drafter(model, tokenizer, cache, statistics, graph, drafter, num_draft_tokens)
     options = Options(
         max_tokens=max_tokens,
@@ -116,6 +117,7 @@ def stream_generate(
         quantized_kv_start=quantized_kv_start,
         prompt_progress_callback=prompt_progress_callback,
         context_length=context_length(model),
+        blocks_until=blocks_until(model),
         stream=stream,
     )
     ids = encode_prompt(tokenizer, prompt, options.context_length, cached_tokens(cache))
@@ -146,6 +148,20 @@ def generate(
     return text
 
 
+def new_cache(model: nn.Module, max_kv_size: int | None = None) -> list[Any]:
+    """An empty prompt cache.
+
+    Raises:
+        DaariError: ``max_kv_size`` is given and the model makes its own kind of cache, which would drop it silently.
+    """
+    if max_kv_size is not None and hasattr(model, "make_cache"):
+        raise DaariError(
+            f"max_kv_size is {max_kv_size}, but {type(model).__module__.rsplit('.', 1)[-1]} makes its own cache, which "
+            "has no such limit: leave it out."
+        )
+    return make_prompt_cache(model, max_kv_size=max_kv_size)
+
+
 def choose_drafter(
     model: nn.Module,
     tokenizer: Any,
@@ -165,7 +181,7 @@ def choose_drafter(
     elif num_draft_tokens == 0:
         statistics.drafting_off = "num_draft_tokens is 0"
     else:
-        statistics.drafting_off = refuses_drafts(cache)
+        statistics.drafting_off = refuses_blocks(model) or refuses_drafts(cache)
     known = attach(graph, model, tokenizer) if graph is not None else None
     if statistics.drafting_off is not None:
         return None, None

@@ -17,7 +17,7 @@ from daari_mlx.errors import DaariError
 from daari_mlx.files import load_arrays, once, read_json, remove, save_arrays, write_json
 from daari_mlx.nodes import FloatArray, Projection, fit_projection
 from daari_mlx.progress import bar
-from daari_mlx.tap import FINAL
+from daari_mlx.tap import FINAL, tap_model
 from daari_mlx.teacher import Teacher
 from daari_mlx.workdir import Plan, Workdir
 
@@ -64,6 +64,7 @@ def extract(teacher: Teacher, rows: list[Sequence] | list[Prompt], workdir: Work
         dimensions=options.dimensions,
         seed=options.seed,
     )
+    tap_model(teacher.model, options.layer)  # what cannot be a teacher is told now, not after hours of answers
     workdir.begin(plan)
     if workdir.done_path.exists():
         return

@@ -22,6 +22,7 @@ from daari_mlx.files import write_json
 from daari_mlx.fingerprint import context_length, fingerprint_model
 from daari_mlx.length import Cost
 from daari_mlx.progress import bar
+from daari_mlx.quirks import forward_rows
 
 ROWS = tuple(range(1, 34))
 QUICK_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 16, 17, 20, 24, 25, 28, 32, 33)
@@ -110,7 +111,7 @@ def _timed(model: nn.Module, cache: list[Any], context: int, rows: int) -> float
 
 
 def _forward(model: nn.Module, cache: list[Any], rows: int) -> None:
-    logits = model(mx.array([[PROMPT_TOKEN] * rows]), cache=cache)[0]
+    logits = forward_rows(model, mx.array([[PROMPT_TOKEN] * rows]), cache)[0]
     mx.eval(mx.argmax(logits - mx.logsumexp(logits, axis=-1, keepdims=True), axis=-1))
 
 

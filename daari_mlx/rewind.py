@@ -55,7 +55,7 @@ def refuses_drafts(cache: Cache) -> str | None:
 
 def drop_last(cache: Cache, rows: int) -> bool:
     """Take the last ``rows`` rows out, whenever they came; False, with nothing done, where this cache cannot."""
-    if rows and not can_drop_one(cache):
+    if rows and not all(_can_drop(leaf, rows) for leaf in leaves(cache)):
         return False
     for leaf in leaves(cache):
         _cut(leaf, rows)
@@ -79,8 +79,8 @@ class Checkpoint:
         self._saved = [self._save(leaf) for leaf in leaves(cache)]
 
     def _save(self, leaf: Any) -> Any:
-        if is_rotating(leaf):  # a single row is written over an old one in place: only real copies keep that
-            return None if self.rows > 1 else _copy(leaf, share=False)
+        if is_rotating(leaf):  # a single row is written over an old one in place
+            return None if self.rows > 1 else _Slot(leaf)
         return None if _trims(leaf) else _copy(leaf)
 
     @property
@@ -118,7 +118,20 @@ def _offset(leaf: Any) -> Any:
 
 
 def _trims(leaf: Any) -> bool:
-    return bool(leaf.is_trimmable()) and not is_rotating(leaf)
+    return not is_rotating(leaf) and hasattr(leaf, "is_trimmable") and bool(leaf.is_trimmable())
+
+
+def _can_drop(leaf: Any, rows: int) -> bool:
+    """Whether the last ``rows`` rows of one leaf can be taken out, whenever they came."""
+    if is_rotating(leaf) or not _trims(leaf):
+        return False
+    if leaf.empty():
+        return True
+    left = leaf.offset - rows
+    chunk = getattr(leaf, "chunk_size", None)
+    if chunk is not None:  # it has dropped what lies before the current chunk: no way back into an earlier one
+        return left >= 0 and left // chunk * chunk >= leaf.start_position
+    return left >= 0
 
 
 def _cut(leaf: Any, rows: int) -> None:
@@ -147,24 +160,47 @@ def _padded(rows: mx.array, count: int) -> mx.array:
     return mx.concatenate([mx.zeros(shape, rows.dtype), rows], axis=-2)
 
 
+class _Slot:
+    """A rotating cache before a single row, and the row that the new one will be written over."""
+
+    def __init__(self, leaf: Any) -> None:
+        self.before = (leaf.keys, leaf.values, leaf.offset, leaf._idx)
+        self.at = leaf.keep if leaf._idx == leaf.max_size else leaf._idx
+        self.old: list[mx.array] = []
+        held = 0 if leaf.keys is None else leaf.keys.shape[2]
+        grows = leaf.offset >= held and held < leaf.max_size
+        if not grows and held <= leaf.max_size:  # else the row goes into new arrays
+            # a product, evaluated now: a mere slice would share the buffer, and the write would copy all of it
+            self.old = [x[..., self.at : self.at + 1, :] * 1 for x in (leaf.keys, leaf.values)]
+            mx.eval(self.old)
+
+    def restore(self, leaf: Any) -> None:
+        leaf.keys, leaf.values, leaf.offset, leaf._idx = self.before
+        for array, old in zip((leaf.keys, leaf.values), self.old, strict=False):
+            array[..., self.at : self.at + 1, :] = old
+
+
 def _restore(leaf: Any, saved: Any) -> None:
     """Bring the caller's own cache object back to what was saved of it."""
+    if isinstance(saved, _Slot):
+        saved.restore(leaf)
+        return
     leaf.__dict__.clear()
     leaf.__dict__.update(saved.__dict__)
 
 
-def _copy(value: Any, share: bool = True) -> Any:
-    """Copy containers, cache objects and small arrays; share the large arrays unless told otherwise.
+def _copy(value: Any) -> Any:
+    """Copy containers, cache objects and small arrays; share the large arrays.
 
-    Sharing is free and exact where a forward makes new state arrays. Small arrays are updated in place (``-=``) by some
+    Sharing is free and exact: a forward makes new state arrays. Small arrays are updated in place (``-=``) by some
     caches.
     """
     if isinstance(value, (list, tuple)):
-        return type(value)(_copy(item, share) for item in value)
+        return type(value)(_copy(item) for item in value)
     if isinstance(value, mx.array):
-        return value if share and value.ndim > 2 else mx.array(value)
+        return value if value.ndim > 2 else mx.array(value)
     if not hasattr(value, "__dict__"):
         return value
     twin = object.__new__(type(value))
-    twin.__dict__ = {name: _copy(item, share) for name, item in vars(value).items()}
+    twin.__dict__ = {name: _copy(item) for name, item in vars(value).items()}
     return twin

@@ -54,6 +54,7 @@ class Options:
         kv_bits, kv_group_size, quantized_kv_start: KV cache quantisation; None bits for none.
         prompt_progress_callback: called with (prompt tokens done, prompt tokens).
         context_length: the most tokens that the teacher can hold, None where it is not known.
+        blocks_until: the most tokens that the cache may hold after a block of several rows; None for no limit.
         stream: the MLX stream to run on; None for mlx-lm's generation stream.
     """
 
@@ -66,6 +67,7 @@ class Options:
     quantized_kv_start: int = 5000
     prompt_progress_callback: Callable[[int, int], None] | None = None
     context_length: int | None = None
+    blocks_until: int | None = None
     stream: Any = None
 
     def run_stream(self) -> Any:
@@ -93,6 +95,8 @@ class Options:
             limits.append(self.max_tokens - emitted - 1)  # the bonus token takes one place
         if self.context_length is not None:
             limits.append(self.context_length - cached - 1)
+        if self.blocks_until is not None:
+            limits.append(self.blocks_until - cached - 1)
         if self.kv_bits is not None and cached < self.quantized_kv_start:
             limits.append(self.quantized_kv_start - cached - 2)  # plain quantises after the very row that reaches it
         return max(0, min(limits))

@@ -15,6 +15,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from daari_mlx.errors import DaariError
+from daari_mlx.quirks import refuses_blocks
 
 FINAL = "final"  # the states that the head reads
 _ATTRIBUTE = "_daari_taps"  # where a model keeps its taps, so that each is found once
@@ -30,7 +31,11 @@ class Tap:
 
     @contextmanager
     def reading(self) -> Iterator[list[mx.array]]:
-        """Collect the states of every forward that this thread runs inside the ``with``: ``(1, m, H)`` each."""
+        """Collect the states of every forward that this thread runs inside the ``with``: ``(1, m, H)`` each.
+
+        Raises:
+            RuntimeError: at the end, where no forward passed the tap.
+        """
         outer = getattr(self._sink, "states", None)
         states: list[mx.array] = []
         self._sink.states = states
@@ -38,6 +43,8 @@ class Tap:
             yield states
         finally:
             self._sink.states = outer
+        if not states:
+            raise RuntimeError("The teacher's tap was lost: a module was replaced after it was put there. Tap it again.")
 
     def fire(self, states: mx.array) -> None:
         """Called by the tapped module; does nothing while nobody reads."""
@@ -60,11 +67,15 @@ def tap_model(model: nn.Module, layer: int | str = FINAL) -> tuple[Tap, int]:
         The tap and H, the width of the states.
 
     Raises:
-        DaariError: where the model shows no states there.
+        DaariError: where the model shows no states there, or its states in a block of tokens are not those of single
+            tokens.
     """
     with _TRACING:
         taps: dict[int | str, tuple[Tap, int]] = getattr(model, _ATTRIBUTE, None) or {}
         if layer not in taps:
+            reason = refuses_blocks(model)
+            if reason is not None:
+                raise DaariError(f"This model cannot be a teacher: {reason}.")
             taps[layer] = _final_tap(model) if layer == FINAL else _layer_tap(model, layer)
             object.__setattr__(model, _ATTRIBUTE, taps)
         return taps[layer]

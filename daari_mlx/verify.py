@@ -15,6 +15,7 @@ import numpy as np
 
 from daari_mlx.accept import accept_block, count_accepted
 from daari_mlx.nodes import FloatArray
+from daari_mlx.quirks import forward_rows
 from daari_mlx.rewind import Cache, Checkpoint
 from daari_mlx.tap import Tap
 
@@ -149,14 +150,10 @@ class Verifier:
     def _forward(self, tokens: list[int]) -> tuple[mx.array, mx.array | None]:
         inputs = mx.array(tokens, dtype=mx.uint32)[None]
         if self.tap is None:
-            logits, states = self.model(inputs, cache=self.cache), None
+            logits, states = forward_rows(self.model, inputs, self.cache), None
         else:
             with self.tap.reading() as seen:
-                logits = self.model(inputs, cache=self.cache)
-            if len(seen) == 0:
-                raise RuntimeError(
-                    "The teacher's tap was lost: a module was replaced after the graph was attached. Attach it again."
-                )
+                logits = forward_rows(self.model, inputs, self.cache)
             states = seen[-1]
         self._quantise(self.cache)
         return logits, states
