@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from daari_mlx.graph import NO_NODE, Graph
-from daari_mlx.length import MAX_DRAFT, Cost, best_length
+from daari_mlx.length import MAX_DRAFT, Cost, Trust, best_length
 from daari_mlx.nodes import FloatArray
 
 
@@ -46,6 +46,10 @@ class Draft:
     anchor: int = NO_NODE
     nodes: list[int] = field(default_factory=list)
 
+    def first(self, length: int) -> Draft:
+        """The draft cut to its first ``length`` tokens."""
+        return Draft(self.tokens[:length], self.probabilities[:length], self.source, self.anchor, self.nodes[:length])
+
 
 class Drafter(Protocol):
     """Proposes what the teacher will say next."""
@@ -78,19 +82,32 @@ class GraphDrafter:
         self.layer = graph.layer
         self.num_draft_tokens = num_draft_tokens
         self.cost = cost
+        self._trust = Trust()
+        self._shown = (0, Draft())  # where the newest path began, and as much of it as is judged: one token at least
 
     def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
         """See :meth:`Drafter.draft`; empty when there is no state or the graph has never seen this step."""
         if context.state is None:
             return Draft()
+        self._learn(context.tokens)
         anchor = self.graph.nodes.anchor(context.state)
         most = MAX_DRAFT if self.num_draft_tokens is None else self.num_draft_tokens
         draft = self.walk(self.graph.step(anchor, context.tokens[-1]), min(limit, most))
         draft.anchor = anchor
         if self.cost is not None and self.num_draft_tokens is None:
-            length = best_length(draft.probabilities, self.cost, pending)
-            del draft.tokens[length:], draft.probabilities[length:], draft.nodes[length:]
+            length = best_length([p * self._trust.factor for p in draft.probabilities], self.cost, pending)
+            self._shown = (len(context.tokens), draft.first(max(length, 1)))
+            draft = draft.first(length)
         return draft
+
+    def _learn(self, tokens: list[int]) -> None:
+        """Compare the newest path with what the teacher said since."""
+        start, path = self._shown
+        self._shown = (0, Draft())
+        for own, drafted, probability in zip(tokens[start:], path.tokens, path.probabilities, strict=False):
+            self._trust.learn(probability, own == drafted)
+            if own != drafted:
+                break
 
     def walk(self, node: int, limit: int) -> Draft:
         """Follow top edges from ``node`` for at most ``limit`` tokens, or until nothing more was ever observed."""

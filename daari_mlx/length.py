@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+TRUST_PRIOR = 3.0  # promised tokens that a new text is given as kept
+TRUST_MEMORY = 0.95  # what is left of a judged token's weight after one more
 MAX_DRAFT = 32  # the longest draft that is ever considered: the kernels' flat bands end at 32 rows
 
 
@@ -67,3 +69,24 @@ def best_length(probabilities: Sequence[float], cost: Cost, pending: int = 0) ->
         if rate > best_rate:
             best, best_rate = length, rate
     return best
+
+
+class Trust:
+    """What share of a drafter's promises comes true on this text, learnt from what the teacher accepts.
+
+    Starts at 1 and forgets: a text unlike the compiled one stops being drafted within a few rounds, and is drafted
+    again when promises come true again.
+    """
+
+    def __init__(self) -> None:
+        self._kept = self._promised = TRUST_PRIOR
+
+    @property
+    def factor(self) -> float:
+        """By how much a promised probability is to be drawn down, in (0, 1]."""
+        return min(1.0, self._kept / self._promised)
+
+    def learn(self, probability: float, right: bool) -> None:
+        """Take in one draft token that the teacher has judged, and the probability that had been promised for it."""
+        self._kept = self._kept * TRUST_MEMORY + right
+        self._promised = self._promised * TRUST_MEMORY + probability
