@@ -38,7 +38,7 @@ def compile_graph(workdir: Workdir, *, nodes: int | None = None, seed: int = 0) 
     Args:
         workdir: what ``extract`` filled.
         nodes: N; None derives it from the number of states. Everything else follows from it.
-        seed: of the clustering; the same inputs, seed and versions give the same bytes.
+        seed: of the clustering; the same inputs, seed, versions and BLAS threads give the same bytes.
 
     Raises:
         DaariError: the extraction is not finished, or too small for ``nodes``.

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import mlx.nn as nn
-from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import common_prefix_len
 
 from daari_mlx.artifact import attach, load_graph
-from daari_mlx.decode import DraftLength, GenerationResponse, stream_generate
+from daari_mlx.decode import DraftLength, GenerationResponse, new_cache, stream_generate
 from daari_mlx.errors import DaariError
 from daari_mlx.graph import Graph
 from daari_mlx.probe import cost_of
@@ -65,7 +64,7 @@ class SpecEngine:
 
     def reset(self) -> None:
         """Forget the conversation: the next prompt is prefilled from its start."""
-        self.cache = make_prompt_cache(self.model, max_kv_size=self.max_kv_size)
+        self.cache = new_cache(self.model, self.max_kv_size)
         self.cached: list[int] | None = []  # the tokens it holds; None while an answer is under way
 
     def generate_chat(self, messages: Messages, **options: Any) -> tuple[str, dict[str, Any]]:
@@ -136,7 +135,6 @@ class SpecEngine:
             graph=self.graph,
             num_draft_tokens=self.num_draft_tokens,
             prompt_cache=cache,
-            max_kv_size=self.max_kv_size,
             **options,
         )
         try:

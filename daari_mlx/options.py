@@ -178,7 +178,7 @@ SkipBadRows = Annotated[
 ]
 Split = Annotated[str, typer.Option("--split", help="Which file of a data folder, without .jsonl.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Take only so many rows.")]
-RunSeed = Annotated[int, typer.Option("--seed", help="The same data, seed and versions give the same bytes.")]
+RunSeed = Annotated[int, typer.Option("--seed", help="The same data, seed, versions and threads give the same bytes.")]
 NodeCount = Annotated[
     Any,
     typer.Option(

@@ -109,9 +109,7 @@ def test_mlx_imported_first_is_too_late(tmp_path: Path) -> None:
         (__file__, "invalid ELF header"),
     ],
 )
-def test_a_library_that_is_none_is_said_and_does_no_harm(
-    tmp_path: Path, library: str, complaint: str
-) -> None:
+def test_a_library_that_is_none_is_said_and_does_no_harm(tmp_path: Path, library: str, complaint: str) -> None:
     report = _report(tmp_path, library)
     assert not report["status"]["loaded"]
     assert complaint in report["status"]["reason"]
@@ -178,9 +176,7 @@ def test_64_bit_integers_are_refused(named: bool) -> None:
         blas._checked_name(library, "lib.so", named=named)
 
 
-def test_an_mlx_that_is_not_the_cpu_wheel_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_mlx_that_is_not_the_cpu_wheel_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mlx").mkdir()
     monkeypatch.delitem(sys.modules, "mlx", raising=False)
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
