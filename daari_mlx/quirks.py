@@ -133,10 +133,13 @@ def _causal_mask(rows: int, cache: Any) -> mx.array:
     return create_causal_mask(rows, offset=0 if cache is None else cache.offset)
 
 
-@functools.cache
 def _absorbed(cls: type) -> Callable[..., Any] | None:
     """``cls.__call__`` with its branches for one row opened to small blocks; None where they are not as expected."""
-    call = cls.__call__
+    return _rewritten(cls.__call__)
+
+
+@functools.cache
+def _rewritten(call: Callable[..., Any]) -> Callable[..., Any] | None:
     if not inspect.isfunction(call) or call.__code__.co_freevars:
         return None
     try:

@@ -44,7 +44,9 @@ class Tap:
         finally:
             self._sink.states = outer
         if not states:
-            raise RuntimeError("The teacher's tap was lost: a module was replaced after it was put there. Tap it again.")
+            raise RuntimeError(
+                "The teacher's tap was lost: a module was replaced after it was put there. Tap it again."
+            )
 
     def fire(self, states: mx.array) -> None:
         """Called by the tapped module; does nothing while nobody reads."""

@@ -29,7 +29,7 @@ LENGTH, AFTER = 120, 8  # far past the windows of 16
 # what mlx-lm itself cannot run here, and why
 BROKEN = {"olmo": "it needs the package hf_olmo, and any forward of several tokens fails"}
 if not mx.metal.is_available():
-    BROKEN |= {name: "it has a kernel for Metal and nothing in its place" for name in ("bitnet", "muse_spark")}
+    BROKEN |= dict.fromkeys(("bitnet", "muse_spark"), "it has a kernel for Metal and nothing in its place")
 # what runs, and whose rows in a block are not those of single tokens
 REFUSED = {"phi3small": "its sparse layers add a boolean mask"}
 # right greedy tokens, states that are rounded to bfloat16 or 4 bits inside the model
