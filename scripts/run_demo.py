@@ -1,7 +1,7 @@
 """The whole main job on a small corpus: teacher, graph, benchmark on held-out messages, plot.
 
 Under ten minutes on two cores, and safe to run again: what is there already is used. Each step prints the command
-line that does the same. Usage: ``python scripts/run_demo.py [--out build/demo] [--rows 128] [-n 30]``.
+line that does the same. Usage: ``python scripts/run_demo.py [--out build/demo] [--rows 96] [-n 30]``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from daari_mlx.teacher import Teacher
 
 OUT = Path("build/demo")
-ROWS, N_BENCH = 128, 30
+ROWS, N_BENCH = 96, 30
 MAX_TOKENS = 48  # answers take 20 to 30
 SYSTEM = "Sort the text message. Answer in JSON."
 SHOWN = ("prize_scam", "family", "appointment")  # one answered example of each is in every prompt
