@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 
 import typer
@@ -221,7 +219,7 @@ def bench(
         logits_processors=processors,
         allow_overlap=allow_overlap,
         seed=seed,
-        command=shlex.join(["daari-mlx", *sys.argv[1:]]),
+        command=report.command_line(),
     )
     values = record.as_dict()
     if out is not None:

@@ -134,7 +134,7 @@ def compile(
             folder, how, model, adapter_path, trust_remote_code, data, split, skip_bad_rows, limit, chat_template_config
         )
     compiled = compile_graph(Workdir(folder), nodes=None if nodes == "auto" else nodes, seed=seed)
-    save_graph(compiled.graph, graph_path, compiled.stats)
+    save_graph(compiled.graph, graph_path, {**compiled.stats, "command": report.command_line()})
     if workdir is None:
         remove(Path(folder))
     stats = read_stats(graph_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -273,3 +274,8 @@ def _flat(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_flat(item)}" for name, item in value.items() if item)
     return "" if value is None else str(value)
+
+
+def command_line() -> str:
+    """What the user typed, for a record."""
+    return shlex.join(["daari-mlx", *sys.argv[1:]])

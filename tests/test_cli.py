@@ -531,3 +531,8 @@ def test_the_options_that_compile_refuses_without_a_model_exist():
     import inspect
 
     assert set(cli_graph.EXTRACTION) < set(inspect.signature(cli_graph.compile).parameters)
+
+
+def test_the_stats_of_a_graph_say_how_it_was_made(graph):
+    stats = json.loads((Path(graph) / "compile_stats.json").read_text())
+    assert stats["command"].startswith("daari-mlx ") and stats["settings"]["corpus"]
