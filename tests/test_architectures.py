@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from dataclasses import dataclass
 from typing import Any
@@ -68,10 +69,15 @@ class Case:
         return [step.token for step in steps], statistics, cache, drafter
 
 
+@functools.lru_cache(maxsize=2)  # whatever order the tests are run in
+def case_of(name: str) -> Case:
+    model = build(name)
+    return Case(name, model, plain_tokens(model, PROMPT, LENGTH + AFTER))
+
+
 @pytest.fixture(scope="module", params=[pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in WORKING])
 def case(request: pytest.FixtureRequest) -> Case:
-    model = build(request.param)
-    return Case(request.param, model, plain_tokens(model, PROMPT, LENGTH + AFTER))
+    return case_of(request.param)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
