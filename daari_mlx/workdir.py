@@ -99,6 +99,11 @@ class Workdir:
         """
         new = {"format_version": FORMAT, **asdict(plan)}
         if not self.plan_path.exists():
+            there = sorted(found.name for found in self.path.iterdir()) if self.path.exists() else []
+            if other := [name for name in there if not name.startswith(self.plan_path.name)]:
+                raise DaariError(  # compile removes the folder after success
+                    f"The workdir {self.path} holds other things ({', '.join(other[:3])}): name another --workdir."
+                )
             write_json(self.plan_path, new)
             return
         old = read_json(self.plan_path, "extraction record")
