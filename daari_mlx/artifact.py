@@ -97,6 +97,11 @@ def load_graph(path: str | Path) -> Graph:
     if not path.is_dir():
         raise DaariError(f"There is no graph at {path}: give the folder that daari-mlx compile wrote.")
     config = read_json(path / CONFIG, "graph's config.json")
+    if "format_version" not in config:
+        raise DaariError(
+            f"{path} is not a graph (its config.json has no format_version): "
+            "give the folder that daari-mlx compile wrote."
+        )
     if config.get("format_version") != FORMAT_VERSION or type(config["format_version"]) is not int:
         raise DaariError(
             f"The graph at {path} has format version {config.get('format_version')!r}, "

@@ -66,7 +66,7 @@ def extract(teacher: Teacher, rows: list[Sequence] | list[Prompt], workdir: Work
     )
     tap_model(teacher.model, options.layer)  # what cannot be a teacher is told now, not after hours of answers
     workdir.begin(plan)
-    if workdir.done_path.exists():
+    if workdir.is_finished():
         return
     start = time.perf_counter()
     sequences = _answered(teacher, rows, workdir, options)
@@ -140,9 +140,11 @@ def _sample(
         fitted = fit_projection(states, options.dimensions)
         save_arrays(workdir.projection_path, {"mean": fitted.mean, "basis": fitted.basis})
     projection = workdir.read_projection()
-    for number in range(count):
+    for number, part in enumerate(parts[:count]):
         raw, path = workdir.raw_path(number), workdir.shard_path(number)
-        once(path, lambda: save_arrays(path, _reduce(load_arrays(raw), projection)))  # noqa: B023
+        if not path.exists():
+            arrays = load_arrays(raw) if raw.exists() else _states(teacher, part, options.layer)
+            save_arrays(path, _reduce(arrays, projection))
     remove(workdir.raw_path(0).parent)
     return count
 

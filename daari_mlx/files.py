@@ -49,8 +49,9 @@ def whole(path: Path) -> Iterator[Path]:
         if full or (isinstance(error, RuntimeError) and "write" in str(error).lower()):
             free = shutil.disk_usage(path.parent).free / 1e6
             raise DaariError(
-                f"Could not write {path}: the disk is full ({free:.0f} MB free). What was written before "
-                "is whole: make room and run the same command again, it goes on from there."
+                f"Could not write {path}: the disk is full ({free:.0f} MB free), or a quota or file-size limit is "
+                "reached. What was written before is whole: make room and run the same command again, it goes on from "
+                "there."
             ) from error
         raise
 

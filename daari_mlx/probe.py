@@ -28,6 +28,7 @@ ROWS = tuple(range(1, 34))
 QUICK_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 16, 17, 20, 24, 25, 28, 32, 33)
 CONTEXT = 256  # tokens in the cache while measuring
 MAX_SPREAD = 0.5  # a record whose times scatter more, relative to their median, is not kept
+MIN_REPEATS = 3  # of fewer forwards nobody knows how much they scatter
 PROMPT_TOKEN = 1
 _ATTRIBUTE = "_daari_cost"
 
@@ -59,8 +60,8 @@ class ProbeRecord:
 
     @property
     def noisy(self) -> bool:
-        """Whether the times scatter too much to be kept."""
-        return self.spread > MAX_SPREAD
+        """Whether the times scatter too much to be kept, or are too few to tell."""
+        return self.spread > MAX_SPREAD or self.repeats < MIN_REPEATS
 
 
 def cost_of(model: nn.Module) -> Cost:

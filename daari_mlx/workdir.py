@@ -138,9 +138,29 @@ class Workdir:
         return Projection(mean=arrays["mean"], basis=arrays["basis"])
 
     def read_shards(self) -> Iterator[Shard]:
-        """Every shard in order, one at a time in memory."""
-        for path in sorted((self.path / "shards").glob("*.safetensors")):
+        """Every shard of the finished extraction in order, one at a time in memory.
+
+        Raises:
+            DaariError: one is missing or cannot be read.
+        """
+        for number in range(self.shard_count()):
+            path = self.shard_path(number)
+            if not path.exists():
+                raise DaariError(
+                    f"The workdir {self.path} lacks {path.name}: extract again with the same options, it goes on."
+                )
             yield Shard(**load_arrays(path))
+
+    def shard_count(self) -> int:
+        """How many shards the finished extraction wrote."""
+        count = read_json(self.done_path, "finished extraction").get("shards")
+        if type(count) is not int or count < 0:
+            raise DaariError(f"{self.done_path} is damaged: it counts {count!r} shards. Remove it and extract again.")
+        return count
+
+    def is_finished(self) -> bool:
+        """Whether the record of a finished extraction stands, and every shard that it counts."""
+        return self.done_path.exists() and all(self.shard_path(k).exists() for k in range(self.shard_count()))
 
 
 def _short(value: Any) -> str:

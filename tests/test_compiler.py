@@ -44,7 +44,7 @@ def fill(folder: Path, corpus: Rows, *, seed: int = 0, per_shard: int = 2, vocab
         centres = random.integers(-2, 3, size=(len(tokens), WIDTH))
         reduced = (centres + random.normal(size=(len(tokens), WIDTH)) * 0.05).astype(np.float16)
         save_arrays(
-            workdir.shard_path(number),
+            workdir.shard_path(number // per_shard),
             {
                 "reduced": reduced,
                 "tokens": np.array(tokens, np.int32),
@@ -56,7 +56,12 @@ def fill(folder: Path, corpus: Rows, *, seed: int = 0, per_shard: int = 2, vocab
     count = sum(len(row) for row, _ in corpus)
     write_json(
         workdir.done_path,
-        {"sequences": len(corpus), "tokens": count, "shards": 1, "seconds": {"answers": 0.5, "states": 1.5}},
+        {
+            "sequences": len(corpus),
+            "tokens": count,
+            "shards": -(-len(corpus) // per_shard),
+            "seconds": {"answers": 0.5, "states": 1.5},
+        },
     )
     return workdir
 
@@ -188,7 +193,7 @@ def test_an_unfinished_or_emptied_extraction_is_refused(tmp_path: Path) -> None:
         compile_graph(Workdir(tmp_path / "nothing"))
     workdir = fill(tmp_path / "work", [([1, 2, 3], 0)])
     workdir.shard_path(0).unlink()
-    with pytest.raises(DaariError, match="has no shards"):
+    with pytest.raises(DaariError, match=r"lacks 00000\.safetensors: extract again"):
         compile_graph(workdir)
 
 
