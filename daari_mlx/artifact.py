@@ -68,11 +68,17 @@ def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:
             "versions": versions(),
             "arrays_sha256": _sha256(beside / ARRAYS),
         }
-        write_json(beside / CONFIG, config)
+        write_json(beside / CONFIG, {**config, "config_sha256": seal(config)})
         size = sum(f.stat().st_size for f in beside.iterdir())
         write_json(beside / STATS, {**stats, "bytes": size, "versions": versions()})
         (beside / CARD).write_text(card_text(config, {**stats, "bytes": size}), encoding="utf-8")
     return path
+
+
+def seal(config: dict[str, Any]) -> str:
+    """The hash by which an altered ``config.json`` is noticed: over all its entries but the hash itself."""
+    entries = {name: value for name, value in config.items() if name != "config_sha256"}
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def check_target(path: str | Path) -> None:
@@ -112,6 +118,10 @@ def load_graph(path: str | Path) -> Graph:
             raise DaariError(
                 f"The graph's config at {path} is damaged: {name!r} is {config.get(name)!r}. Compile it anew."
             )
+    if config.get("config_sha256") != seal(config):
+        raise DaariError(
+            f"{path / CONFIG} was altered: its entries do not match the hash in it. Compile it anew, or fetch it again."
+        )
     _check_file(path / ARRAYS, str(config.get("arrays_sha256")))
     graph = _from_arrays(load_arrays(path / ARRAYS), config)
     try:

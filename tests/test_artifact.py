@@ -16,7 +16,18 @@ from test_fingerprint import WORDS, Tokenizer, adapted, quantised
 from zoo import build
 
 from daari_mlx import artifact
-from daari_mlx.artifact import ARRAYS, CARD, CONFIG, STATS, attach, check_target, load_graph, read_stats, save_graph
+from daari_mlx.artifact import (
+    ARRAYS,
+    CARD,
+    CONFIG,
+    STATS,
+    attach,
+    check_target,
+    load_graph,
+    read_stats,
+    save_graph,
+    seal,
+)
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import fingerprint
 from daari_mlx.graph import Graph
@@ -32,8 +43,8 @@ def folder(tmp_path: Path) -> Path:
 
 def edit(folder: Path, **changes: Any) -> None:
     """Change entries of a graph's config.json."""
-    config = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps({**config, **changes}))
+    config = {**json.loads((folder / CONFIG).read_text()), **changes}
+    (folder / CONFIG).write_text(json.dumps({**config, "config_sha256": seal(config)}))
 
 
 # --- there and back
@@ -140,6 +151,20 @@ def test_what_is_missing_is_told(folder: Path, missing: str) -> None:
         folder.rmdir()
     with pytest.raises(DaariError, match=str(folder)):
         load_graph(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"vocab_size": 10**9}, {"layer": -1}, {"hidden_size": 9}, {"teacher": {}}, {"counts": None}, {"more": 1}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_config_altered_by_hand_is_noticed(folder: Path, change: dict[str, Any]) -> None:
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps({**config, **change}))
+    with pytest.raises(DaariError, match=r"config\.json was altered.*Compile it anew"):
+        load_graph(folder)
+    (folder / CONFIG).write_text(json.dumps(dict(reversed(config.items()))))
+    load_graph(folder)  # order and white space are no content
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.0, [1], 10**30])

@@ -500,11 +500,13 @@ def test_inspect_shows_the_busiest_nodes_in_words(graph, tiny_teacher, tiny_teac
 
 
 def test_inspect_without_the_teacher_shows_token_ids(graph, tiny_teacher_path, tmp_path):
+    from daari_mlx.artifact import seal
+
     moved = tmp_path / "g"
     shutil.copytree(graph, moved)
     config = json.loads((moved / "config.json").read_text())
     config["teacher"]["source"] = "someone/else"
-    (moved / "config.json").write_text(json.dumps(config))
+    (moved / "config.json").write_text(json.dumps({**config, "config_sha256": seal(config)}))
     view = json.loads(done("inspect", moved, "--json").stdout)
     assert busiest_edge(view)["text"] is None
     shown = done("inspect", moved)

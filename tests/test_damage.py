@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_artifact import COUNTED, TEACHER, edit
 
-from daari_mlx.artifact import ARRAYS, CONFIG, load_graph, save_graph
+from daari_mlx.artifact import ARRAYS, CONFIG, load_graph, save_graph, seal
 from daari_mlx.card import card_text
 from daari_mlx.draft import GraphDrafter
 from daari_mlx.errors import DaariError
@@ -217,6 +217,7 @@ def test_an_altered_config_is_refused_or_harmless(folder: Path, changes: dict[st
     renew(folder)
     config = json.loads((folder / CONFIG).read_text()) | changes
     config = {name: value for name, value in config.items() if name not in removed}
+    config["config_sha256"] = seal(config)  # by somebody who knows of the hash
     (folder / CONFIG).write_text(json.dumps(config))
     graph = load_or_refuse(folder)
     if graph is not None:
