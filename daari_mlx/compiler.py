@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from daari_mlx.errors import DaariError
 from daari_mlx.extract import extraction_record
-from daari_mlx.graph import MAX_EDGES, NO_NODE, Graph
+from daari_mlx.graph import MAX_EDGES, Graph
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
 from daari_mlx.progress import bar
 from daari_mlx.workdir import Shard, Workdir
@@ -236,6 +236,3 @@ def _steps(
         keys.append(key[best])
         nodes.append(node[best])
     return np.concatenate(keys), np.concatenate(nodes).astype(np.int32)
-
-
-__all__ = ["NO_NODE", "Compiled", "auto_nodes", "compile_graph", "peak_mb", "summary"]
