@@ -6,7 +6,7 @@ re-anchoring, once a round, is the only arithmetic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from daari_mlx.graph import NO_NODE, Graph
@@ -22,10 +22,13 @@ class Context:
         tokens: prompt and emitted tokens; the draft continues after the last of them.
         state: ``(H,)`` float32, the teacher state from which ``tokens[-1]`` was chosen (the state at ``tokens[-2]``);
             None when no forward has shown one yet.
+        states: ``(r, H)`` float32, the states from which the newest r tokens were chosen, ``state`` last; None where
+            only ``state`` is known.
     """
 
     tokens: list[int]
     state: FloatArray | None
+    states: FloatArray | None = None
 
 
 @dataclass(slots=True)
@@ -35,20 +38,33 @@ class Draft:
     Attributes:
         tokens: the draft tokens, possibly none.
         probabilities: the drafter's probability that each is right, given that all before it are.
-        source: which source drafted them.
+        sources: which source drafted each; empty where the drafter has only one.
         anchor: the node of the teacher's true state, or ``NO_NODE``.
         nodes: the node stood on when each token was drafted.
+        rest: in how many rounds after this one nothing will be drafted, whatever the teacher says: the loop may run
+            those ahead as mlx-lm's own does.
     """
 
     tokens: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
-    source: str = "edge"
+    sources: list[str] = field(default_factory=list)
     anchor: int = NO_NODE
     nodes: list[int] = field(default_factory=list)
+    rest: int = 0
 
     def first(self, length: int) -> Draft:
         """The draft cut to its first ``length`` tokens."""
-        return Draft(self.tokens[:length], self.probabilities[:length], self.source, self.anchor, self.nodes[:length])
+        return replace(
+            self,
+            tokens=self.tokens[:length],
+            probabilities=self.probabilities[:length],
+            sources=self.sources[:length],
+            nodes=self.nodes[:length],
+        )
+
+    def source_of(self, position: int) -> str:
+        """Which source drafted the token at ``position``; ``"drafter"`` where the drafter does not say."""
+        return self.sources[position] if position < len(self.sources) else "drafter"
 
 
 class Drafter(Protocol):
@@ -119,6 +135,7 @@ class GraphDrafter:
                 break
             draft.tokens.append(token_of[node])
             draft.probabilities.append(probability)
+            draft.sources.append("edge")
             draft.nodes.append(node)
             node = target_of[node]
         return draft

@@ -176,7 +176,7 @@ def _round(
     emitted = 0
     try:
         for row, (token, logprobs) in enumerate(zip(verified.tokens, verified.logprobs, strict=True)):
-            source = draft.source if row < verified.accepted else None
+            source = draft.source_of(row) if row < verified.accepted else None
             emitted += 1
             run.emitted += 1
             run.context.tokens.append(token)
@@ -188,6 +188,7 @@ def _round(
         with mx.stream(options.run_stream()):
             verifier.settle(emitted)
     run.cached += emitted
+    run.context.states = verified.states
     run.context.state = None if verified.states is None else verified.states[-1]
 
 
