@@ -135,7 +135,7 @@ class GraphDrafter:
                 break
             draft.tokens.append(token_of[node])
             draft.probabilities.append(probability)
-            draft.sources.append("edge")
             draft.nodes.append(node)
             node = target_of[node]
+        draft.sources = ["edge"] * len(draft.tokens)
         return draft
