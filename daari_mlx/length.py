@@ -6,10 +6,15 @@ threshold on the probability.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+CALIBRATION_EDGES = (0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 0.997)  # between its bins
+CALIBRATION_PRIOR = 4.0  # tokens a bin is given that came true as promised
+CALIBRATION_MEMORY = 0.98  # what is left of a bin's judged tokens after one more
+CALIBRATION_HELD = 40.0  # the most judged tokens that a bin keeps from an earlier text: a new one shall be heard
 TRUST_PRIOR = 3.0  # promised tokens that a new text is given as kept
 TRUST_MEMORY = 0.95  # what is left of a judged token's weight after one more
 MAX_DRAFT = 32  # the longest draft that is ever considered: the kernels' flat bands end at 32 rows
@@ -52,20 +57,24 @@ class Cost:
         return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
 
 
-def best_length(probabilities: Sequence[float], cost: Cost, pending: int = 0) -> int:
+def best_length(
+    probabilities: Sequence[float], cost: Cost, pending: int = 0, *, draft_cost: float = 0.0, spent: float = 0.0
+) -> int:
     """The draft length with the most expected tokens per second; 0 when no draft pays.
 
     Args:
         probabilities: the chance that each draft token is right, given that all before it are.
         cost: T(m)/T(1).
         pending: rows the forward carries in any case besides the last token.
+        draft_cost: what drafting one more token costs, relative to T(1); 0 where it is free, as in a walk.
+        spent: what this round's drafting has cost already, whatever length is chosen.
     """
     best, expected, path = 0, 1.0, 1.0
-    best_rate = expected / cost(1 + pending)
+    best_rate = expected / (spent + cost(1 + pending))
     for length, probability in enumerate(probabilities, start=1):
         path *= probability
         expected += path
-        rate = expected / cost(1 + pending + length)
+        rate = expected / (spent + cost(1 + pending + length) + draft_cost * length)
         if rate > best_rate:
             best, best_rate = length, rate
     return best
@@ -90,3 +99,41 @@ class Trust:
         """Take in one draft token that the teacher has judged, and the probability that had been promised for it."""
         self._kept = self._kept * TRUST_MEMORY + right
         self._promised = self._promised * TRUST_MEMORY + probability
+
+
+class Calibration:
+    """What share of the tokens promised with about some probability comes true, in bins of the promise.
+
+    A model's own probability says how sure *it* is, which need not be how often the verifier agrees.
+
+    Args:
+        kept, judged: for each of the bins between ``CALIBRATION_EDGES``, how many tokens came true and how many were
+            judged on an earlier text; None for none.
+
+    Raises:
+        ValueError: they are no such counts.
+    """
+
+    def __init__(self, kept: Sequence[float] | None = None, judged: Sequence[float] | None = None) -> None:
+        bins = len(CALIBRATION_EDGES) + 1
+        kept, judged = list(kept or [0.0] * bins), list(judged or [0.0] * bins)
+        if (
+            len(kept) != bins
+            or len(judged) != bins
+            or not all(0 <= k <= n < inf for k, n in zip(kept, judged, strict=True))
+        ):
+            raise ValueError(f"A calibration has {bins} bins, with no more kept than judged tokens in each.")
+        weights = [min(1.0, CALIBRATION_HELD / n) if n else 0.0 for n in judged]
+        self._kept = [k * w for k, w in zip(kept, weights, strict=True)]
+        self._judged = [n * w for n, w in zip(judged, weights, strict=True)]
+
+    def __call__(self, promised: float) -> float:
+        """The chance that a token promised with this probability is right."""
+        place = bisect(CALIBRATION_EDGES, promised)
+        return (self._kept[place] + CALIBRATION_PRIOR * promised) / (self._judged[place] + CALIBRATION_PRIOR)
+
+    def learn(self, promised: float, right: bool) -> None:
+        """Take in one token that the verifier has judged, and what had been promised for it."""
+        place = bisect(CALIBRATION_EDGES, promised)
+        self._kept[place] = self._kept[place] * CALIBRATION_MEMORY + right
+        self._judged[place] = self._judged[place] * CALIBRATION_MEMORY + 1

@@ -5,6 +5,7 @@ Nothing is kept that the teacher did not say: rows it disagreed with leave the c
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -64,6 +65,16 @@ class Verified:
     states: FloatArray | None
 
 
+def greedy(logits: mx.array) -> tuple[mx.array, mx.array]:
+    """The greedy token of each row of ``(m, V)`` logits, and the rows' log-probabilities.
+
+    Every greedy choice is made here: the argmax of log-probabilities in the model's dtype, as mlx-lm takes it. In bf16
+    that makes ties which logits lack.
+    """
+    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    return mx.argmax(logprobs, axis=-1), logprobs
+
+
 class Verifier:
     """Runs verify forwards against one cache and keeps the cache exact.
 
@@ -92,10 +103,10 @@ class Verifier:
         self.model, self.cache, self.tap = model, cache, tap
         self.sampler, self.processors = sampler, logits_processors or []
         self.pending: list[int] = []
-        self._history = history
-        self._filters = [p for p in self.processors if isinstance(p, BlockProcessor)]
-        self._blockwise = len(self._filters) == len(self.processors)
-        self._committed = [] if history is None or not self._filters else _ids(history)
+        self.history = history
+        self.filters = [p for p in self.processors if isinstance(p, BlockProcessor)]
+        self._blockwise = len(self.filters) == len(self.processors)
+        self._committed = [] if history is None or not self.filters else _ids(history)
         self._quantise = quantise or (lambda _: None)
         self._block: list[int] = []
         self._owed = 0  # leading rows of the block that were committed before the round
@@ -107,23 +118,20 @@ class Verifier:
         Raises:
             Whatever the teacher, a processor or the sampler raises; the cache is then as it was before the round.
         """
-        history = [*self._committed, last] if self._filters else []
-        for processor in self._filters:
+        history = [*self._committed, last] if self.filters else []
+        for processor in self.filters:
             draft = draft[: processor.allowed(history, draft)]
         self._block, self._owed = [*self.pending, last, *draft], len(self.pending)
-        self._checkpoint = (
-            Checkpoint(self.cache, len(self._block)) if draft or self.pending or self.processors else None
-        )
+        self._checkpoint = Checkpoint(self.cache, len(self._block))
         try:
-            logits, states = self._forward(self._block)
+            logits, states = self.forward(mx.array(self._block, dtype=mx.uint32))
             verified = self._judge(logits[:, self._owed :], draft, history, last, states)
         except BaseException:
-            if self._checkpoint is not None:
-                self._checkpoint.back_to(0)
-                self._checkpoint = None
+            self._checkpoint.back_to(0)
+            self._checkpoint = None
             raise
         self.pending = []
-        if self._filters:
+        if self.filters:
             self._committed = history + draft[: verified.accepted]
         return verified
 
@@ -131,24 +139,26 @@ class Verifier:
         """Keep the rows of ``last`` and of all emitted tokens but the newest; take the others out.
 
         Args:
-            emitted: how many of the verified tokens were emitted, at least 1.
+            emitted: how many of the verified tokens were emitted; with none of them, ``last`` is the newest still.
         """
+        checkpoint, self._checkpoint = self._checkpoint, None
         kept = self._owed + emitted
         excess = len(self._block) - kept
-        if excess and self._checkpoint is not None:
-            dropped = self._checkpoint.drop(excess)
-            self.pending = self._block[:kept] if dropped > excess else []
-        self._checkpoint = None
+        if checkpoint is None or not excess:
+            return
+        dropped = checkpoint.drop(excess)
+        self.pending = self._block[:kept] if dropped > excess else []
 
     def finish(self) -> None:
         """Give the cache the rows it is still owed, so that it holds all but the newest token."""
         if self.pending:
-            self._forward(self.pending)
+            self.forward(mx.array(self.pending, dtype=mx.uint32))
             mx.eval([c.state for c in self.cache])
             self.pending = []
 
-    def _forward(self, tokens: list[int]) -> tuple[mx.array, mx.array | None]:
-        inputs = mx.array(tokens, dtype=mx.uint32)[None]
+    def forward(self, tokens: mx.array) -> tuple[mx.array, mx.array | None]:
+        """One forward over ``(m,)`` tokens: ``(1, m, V)`` logits and, where tapped, ``(1, m, H)`` states, lazy."""
+        inputs = tokens[None]
         if self.tap is None:
             logits, states = forward_rows(self.model, inputs, self.cache), None
         else:
@@ -166,7 +176,7 @@ class Verifier:
             states = states[0, self._owed :].astype(mx.float32)
         if self.processors and self._blockwise:
             mx.async_eval(logits, [] if states is None else states)  # it runs while the processors think
-            for processor in self._filters:
+            for processor in self.filters:
                 logits = processor.process_rows(history, draft, logits[0])[None]
         if not self._blockwise:
             tokens, logprobs = self._row_by_row(logits, draft, last)
@@ -180,31 +190,29 @@ class Verifier:
         return Verified(len(draft), emitted, accepted, logprobs[: len(emitted)], kept)
 
     def _greedy(self, logits: mx.array, states: mx.array | None) -> tuple[list[int], list[mx.array]]:
-        # argmax of log-probabilities in the model's dtype, as mlx-lm takes it: in bf16 it makes ties that logits lack
-        logprobs = logits[0] - mx.logsumexp(logits[0], axis=-1, keepdims=True)
-        tokens = mx.argmax(logprobs, axis=-1)
+        tokens, logprobs = greedy(logits[0])
         mx.eval(tokens, [] if states is None else states)
         return _ids(tokens), list(logprobs)
 
     def _sample(self, logits: mx.array, draft: list[int]) -> tuple[list[int], list[mx.array]]:
         """Draw every row; then give back the random numbers that rejected rows used, so that draws equal plain's."""
         assert self.sampler is not None
-        state: Any = mx.random.state
-        tokens, logprobs, keys = [], [], []
+        tokens, logprobs, draws = [], [], []
         for row in range(logits.shape[1]):
             logprobs.append(logits[:, row] - mx.logsumexp(logits[:, row], keepdims=True))
             tokens.append(self.sampler(logprobs[-1]))
-            keys.append(state[0])
+            draws.append(Draws())
         drawn = _ids(mx.concatenate(tokens))
-        high, low = _ids(keys[count_accepted(draft, drawn)])
-        mx.random.seed(high << 32 | low)  # a key is its seed's two halves: this restores it
+        accepted = count_accepted(draft, drawn)
+        if accepted < len(draft):
+            draws[accepted].give_back()
         return drawn, [row.squeeze(0) for row in logprobs]
 
     def _row_by_row(self, logits: mx.array, draft: list[int], last: int) -> tuple[list[int], list[mx.array]]:
         """Processors see, at row i, prompt + emitted + draft[:i]; no row that is not emitted is shown to them."""
         tokens: list[int] = []
         logprobs = []
-        history = self._history
+        history = self.history
         for row, token in enumerate([last, *draft]):
             newest = mx.array([token], dtype=mx.uint32)
             history = newest if history is None else mx.concatenate([history, newest])
@@ -216,8 +224,23 @@ class Verifier:
             tokens.extend(_ids(drawn.reshape(1)))
             if row == len(draft) or tokens[row] != draft[row]:
                 break
-        self._history = history
+        self.history = history
         return tokens, [row.squeeze(0) for row in logprobs]
+
+
+class Draws:
+    """Where this thread's random numbers stand now."""
+
+    def __init__(self) -> None:
+        state: Any = mx.random.state
+        self._key: mx.array = state[0]
+        self._thread = threading.get_ident()
+
+    def give_back(self) -> None:
+        """Make those that were drawn since available again; not from another thread, which has numbers of its own."""
+        if threading.get_ident() == self._thread:
+            high, low = _ids(self._key)
+            mx.random.seed(high << 32 | low)  # a key is its seed's two halves: this restores it
 
 
 def _ids(array: mx.array) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daari_mlx.length import Cost, best_length
+from daari_mlx.length import CALIBRATION_EDGES, Calibration, Cost, best_length
 
 PROBABILITIES = st.lists(st.floats(0.0, 1.0), max_size=24)
 
@@ -23,14 +23,33 @@ def costs(draw: st.DrawFn) -> Cost:
     return Cost((1, *rows), tuple(times))
 
 
-def rate(length: int, probabilities: list[float], cost: Cost, pending: int) -> float:
+def rate(
+    length: int, probabilities: list[float], cost: Cost, pending: int, draft_cost: float = 0.0, spent: float = 0.0
+) -> float:
     """Expected tokens per unit of time, from its definition: the sum over outcomes of tokens × chance."""
     expected, reach = 0.0, 1.0
     for position in range(length):
         expected += (position + 1) * reach * (1 - probabilities[position])
         reach *= probabilities[position]
     expected += (length + 1) * reach
-    return expected / cost(1 + pending + length)
+    return expected / (cost(1 + pending + length) + spent + length * draft_cost)
+
+
+@given(PROBABILITIES, costs(), st.integers(0, 8), st.floats(0.0, 1.5), st.floats(0.0, 8.0))
+def test_no_other_length_is_better_where_drafting_costs(
+    probabilities: list[float], cost: Cost, pending: int, draft_cost: float, spent: float
+) -> None:
+    rates = [rate(n, probabilities, cost, pending, draft_cost, spent) for n in range(len(probabilities) + 1)]
+    chosen = best_length(probabilities, cost, pending, draft_cost=draft_cost, spent=spent)
+    assert rates[chosen] >= max(rates) * (1 - 1e-9)
+
+
+def test_drafting_cost_shortens_and_what_is_spent_lengthens() -> None:
+    flat, sure = Cost((1, 32), (1.0, 1.5)), [0.9] * 12
+    free = best_length(sure, flat)
+    assert best_length(sure, flat, draft_cost=0.2) < free
+    assert best_length(sure, flat, draft_cost=1.0) == 0, "a drafter as slow as the teacher"
+    assert best_length(sure, Cost((1, 32), (1.0, 12.0)), spent=5.0) > best_length(sure, Cost((1, 32), (1.0, 12.0)))
 
 
 @given(PROBABILITIES, costs(), st.integers(0, 8))
@@ -118,3 +137,48 @@ def test_a_falling_end_is_not_drawn_on_below_nothing() -> None:
     """Noise can make the last measured pair fall; drawn on, its line would reach zero and make long drafts free."""
     falling = Cost((1, 31, 32), (1.0, 2.0, 1.9))
     assert all(falling(rows) > 0 for rows in range(1, 200))
+
+
+# --- calibration
+
+BINS = len(CALIBRATION_EDGES) + 1
+
+
+@given(st.floats(0.0, 1.0))
+def test_a_promise_is_believed_until_something_was_judged(promised: float) -> None:
+    assert Calibration()(promised) == pytest.approx(promised)
+
+
+@given(st.floats(0.0, 1.0), st.lists(st.booleans(), max_size=60))
+def test_calibrated_promises_stay_probabilities(promised: float, outcomes: list[bool]) -> None:
+    calibration = Calibration()
+    for right in outcomes:
+        calibration.learn(promised, right)
+    assert 0.0 <= calibration(promised) <= 1.0
+
+
+def test_what_comes_true_is_learnt_for_like_promises_only() -> None:
+    calibration = Calibration()
+    for number in range(400):
+        calibration.learn(0.95, number % 2 == 0)
+    assert calibration(0.94) == pytest.approx(0.5, abs=0.06)
+    assert calibration(0.5) == 0.5
+    for _ in range(400):
+        calibration.learn(0.95, True)
+    assert calibration(0.94) > 0.97, "it forgets"
+
+
+def test_an_earlier_text_counts_without_drowning_the_new_one() -> None:
+    calibration = Calibration([0.0] * (BINS - 1) + [600.0], [0.0] * (BINS - 1) + [1000.0])
+    assert calibration(0.999) == pytest.approx(0.6, abs=0.05)
+    for _ in range(100):
+        calibration.learn(0.999, True)
+    assert calibration(0.999) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("kept", "judged"), [([1.0], [1.0]), ([2.0] * BINS, [1.0] * BINS), ([-1.0] * BINS, [1.0] * BINS)]
+)
+def test_counts_that_are_none_are_refused(kept: list[float], judged: list[float]) -> None:
+    with pytest.raises(ValueError, match="bins"):
+        Calibration(kept, judged)
