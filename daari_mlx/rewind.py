@@ -70,16 +70,19 @@ class Checkpoint:
     Args:
         cache: the prompt cache.
         rows: how many rows the block has.
+        singly: they come one at a time, as a drafting model's do; there is then no way back but ``back_to(0)``.
     """
 
-    def __init__(self, cache: Cache, rows: int) -> None:
-        self.rows = rows
+    def __init__(self, cache: Cache, rows: int, *, singly: bool = False) -> None:
+        self.rows, self._singly = rows, singly
         self._cache = cache
         self._offsets = [_offset(leaf) for leaf in leaves(cache)]
         self._saved = [self._save(leaf) for leaf in leaves(cache)]
 
     def _save(self, leaf: Any) -> Any:
         if is_rotating(leaf):  # a single row is written over an old one in place
+            if self._singly:
+                return _Window(leaf)
             return None if self.rows > 1 else _Slot(leaf)
         return None if _trims(leaf) else _copy(leaf)
 
@@ -170,9 +173,9 @@ class _Slot:
         held = 0 if leaf.keys is None else leaf.keys.shape[2]
         grows = leaf.offset >= held and held < leaf.max_size
         if not grows and held <= leaf.max_size:  # else the row goes into new arrays
-            # a product, evaluated now: a mere slice would share the buffer, and the write would copy all of it
+            # a product, started before the write: a mere slice would share the buffer, and the write would copy it all
             self.old = [x[..., self.at : self.at + 1, :] * 1 for x in (leaf.keys, leaf.values)]
-            mx.eval(self.old)
+            mx.async_eval(self.old)
 
     def restore(self, leaf: Any) -> None:
         leaf.keys, leaf.values, leaf.offset, leaf._idx = self.before
@@ -180,9 +183,22 @@ class _Slot:
             array[..., self.at : self.at + 1, :] = old
 
 
+class _Window:
+    """A whole rotating cache before any number of single rows."""
+
+    def __init__(self, leaf: Any) -> None:
+        # reshape makes arrays of their own, which writes into the cache's do not reach
+        self.arrays = [None if x is None else x.reshape(x.shape) for x in (leaf.keys, leaf.values)]
+        self.place = (leaf.offset, leaf._idx)
+
+    def restore(self, leaf: Any) -> None:
+        leaf.keys, leaf.values = self.arrays
+        leaf.offset, leaf._idx = self.place
+
+
 def _restore(leaf: Any, saved: Any) -> None:
     """Bring the caller's own cache object back to what was saved of it."""
-    if isinstance(saved, _Slot):
+    if isinstance(saved, (_Slot, _Window)):
         saved.restore(leaf)
         return
     leaf.__dict__.clear()

@@ -93,6 +93,23 @@ def test_back_to_the_checkpoint(name: str, length: int, rows: int) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CONFIGS))
+@pytest.mark.parametrize("length", [1, WINDOW - 2, WINDOW, 3 * WINDOW])
+@pytest.mark.parametrize("count", [1, 5, WINDOW + 3])
+def test_back_from_any_number_of_single_rows(name: str, length: int, count: int) -> None:
+    """A drafting model goes on row by row, over the edge of its windows and all around them, and comes back."""
+    model = model_of(name)
+    cache = make_prompt_cache(model)
+    kept = random_tokens(0, length)
+    feed(model, cache, kept)
+    for times in range(2):
+        checkpoint = Checkpoint(cache, count, singly=True)
+        for token in random_tokens(times + 1, count):
+            feed(model, cache, [token])
+        checkpoint.back_to(0)
+    same_as_fresh(model, cache, kept)
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_a_block_that_stopped_between_two_layers(name: str) -> None:
     model = model_of(name)
     cache = make_prompt_cache(model)
