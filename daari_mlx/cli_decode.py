@@ -19,6 +19,7 @@ def generate(
     adapter_path: options.AdapterPath = None,
     trust_remote_code: options.TrustRemoteCode = False,
     extra_eos_token: options.ExtraEos = None,
+    stop: options.Stop = None,
     system_prompt: options.SystemPrompt = None,
     prefill_response: options.PrefillResponse = None,
     max_tokens: options.MaxTokens = options.MAX_TOKENS_GENERATE,
@@ -100,6 +101,7 @@ def generate(
             kv_group_size=kv_group_size,
             quantized_kv_start=quantized_kv_start,
             prompt_progress_callback=progress,
+            stop=prompts.read_stops(stop),
         )
         report.stream_answer(responses, verbose=verbose, json_too=as_json, drafts=graph is not None)
 
@@ -110,6 +112,7 @@ def chat(
     adapter_path: options.AdapterPath = None,
     trust_remote_code: options.TrustRemoteCode = False,
     extra_eos_token: options.ExtraEos = None,
+    stop: options.Stop = None,
     system_prompt: options.SystemPrompt = None,
     max_tokens: options.MaxTokens = options.MAX_TOKENS_CHAT,
     num_draft_tokens: options.NumDraftTokens = "auto",
@@ -167,6 +170,7 @@ def chat(
         kv_bits=kv_bits,
         kv_group_size=kv_group_size,
         quantized_kv_start=quantized_kv_start,
+        stop=prompts.read_stops(stop),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -22,9 +23,12 @@ from daari_mlx.draft import Drafter, GraphDrafter
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import context_length
 from daari_mlx.graph import Graph
+from daari_mlx.limits import Options
 from daari_mlx.quirks import blocks_until, refuses_blocks
+from daari_mlx.refusals import check_kv_quantisation, check_numbers, refuse_two_sizes, refuse_unknown
 from daari_mlx.rewind import cached_tokens, refuses_drafts
-from daari_mlx.rounds import Emitted, Options, generate_step
+from daari_mlx.rounds import Emitted, generate_step
+from daari_mlx.stops import stop_list, until_stop
 from daari_mlx.tap import FINAL, Tap, tap_model
 
 DraftLength = int | Literal["auto"]
@@ -78,6 +82,8 @@ def stream_generate(
     quantized_kv_start: int = 5000,
     prompt_progress_callback: Any = None,
     stream: Any = None,
+    stop: str | list[str] | None = None,
+    **unknown: Any,
 ) -> Generator[GenerationResponse, None, None]:
     """Stream an answer: the same tokens as ``mlx_lm.stream_generate``, several a teacher forward.
 
@@ -91,21 +97,32 @@ def stream_generate(
             T(m) decide (measured at the first use and kept); 0 drafts nothing.
         prompt_cache: mlx-lm's prompt cache, changed in place. Afterwards, also after ``close()`` or an exception, it
             holds exactly prompt + emitted tokens but the last one.
+        stop: texts that end the answer where it first holds one of them; the stop itself is not among the text, the
+            token that completes it is the last one. Text that may begin a stop comes once that is decided.
         The others are mlx-lm's.
 
     Yields:
         One :class:`GenerationResponse` a token, as mlx-lm does.
 
     Raises:
-        DaariError: a graph of another teacher, an empty or too long prompt.
-        ValueError: ``max_tokens`` of 0.
+        DaariError: a graph of another teacher, an empty prompt, an option that is unknown or cannot be honoured.
     """
-    if max_tokens == 0:
-        raise DaariError("max_tokens is 0: give at least 1, or -1 for no limit.")
+    refuse_unknown(unknown, [*inspect.signature(stream_generate).parameters][:-1])
+    check_numbers(
+        max_tokens=max_tokens,
+        max_kv_size=max_kv_size,
+        prefill_step_size=prefill_step_size,
+        kv_bits=kv_bits,
+        kv_group_size=kv_group_size,
+        quantized_kv_start=quantized_kv_start,
+    )
+    stops = stop_list(stop)
+    refuse_two_sizes(prompt_cache, max_kv_size)
     if not isinstance(tokenizer, TokenizerWrapper):
         tokenizer = TokenizerWrapper(tokenizer)
     statistics = Statistics()
     cache = prompt_cache if prompt_cache is not None else new_cache(model, max_kv_size)
+    check_kv_quantisation(model, cache, kv_bits, kv_group_size)
     chosen, tap = choose_drafter(model, tokenizer, cache, statistics, graph, drafter, num_draft_tokens)
     options = Options(
         max_tokens=max_tokens,
@@ -120,9 +137,13 @@ def stream_generate(
         blocks_until=blocks_until(model),
         stream=stream,
     )
-    ids = encode_prompt(tokenizer, prompt, options.context_length, cached_tokens(cache))
+    ids = encode_prompt(tokenizer, prompt)
+    if chosen is not None:
+        statistics.drafting_off = options.ends_drafting(cached_tokens(cache) + len(ids) - 1)
+        chosen = chosen if statistics.drafting_off is None else None
     steps = generate_step(ids, model, cache, options=options, drafter=chosen, tap=tap, statistics=statistics)
-    yield from _responses(steps, model, tokenizer, len(ids), options, statistics)
+    responses = _responses(steps, model, tokenizer, len(ids), options, statistics)
+    yield from until_stop(responses, tokenizer, stops) if stops else responses
 
 
 def generate(
@@ -197,12 +218,11 @@ def choose_drafter(
     return GraphDrafter(known, num_draft_tokens=num_draft_tokens), tap
 
 
-def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int], limit: int | None, held: int = 0) -> list[int]:
+def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int]) -> list[int]:
     """Token ids of a prompt, encoded as mlx-lm does.
 
     Raises:
-        DaariError: where it is empty, or leaves no room within ``limit`` tokens (None: not known) beside the ``held``
-            ones that are in the cache.
+        DaariError: it is empty.
     """
     if isinstance(prompt, str):
         special = tokenizer.bos_token is None or not prompt.startswith(tokenizer.bos_token)
@@ -211,9 +231,6 @@ def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int], limit: int
         ids = prompt.tolist() if isinstance(prompt, mx.array) else list(prompt)
     if not ids:
         raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
-    if limit is not None and held + len(ids) >= limit:
-        beside = f" and the prompt cache {held}" if held else ""
-        raise DaariError(f"The prompt has {len(ids)} tokens{beside}, the teacher's context holds {limit}: shorten it.")
     return ids
 
 

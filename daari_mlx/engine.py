@@ -104,7 +104,7 @@ class SpecEngine:
             messages: as for :meth:`generate_chat`.
             tools: function descriptions for the chat template.
             chat_template_config: further variables for the chat template.
-            options: those of :func:`daari_mlx.stream_generate` but graph, cache and draft length.
+            options: those of :func:`daari_mlx.stream_generate` but graph, cache, its size, and draft length.
         """
         if not messages:
             raise DaariError("There are no messages: give at least one, as {'role': 'user', 'content': ...}.")
@@ -118,7 +118,16 @@ class SpecEngine:
         return self.stream_tokens(ids, **options)
 
     def stream_tokens(self, ids: list[int], **options: Any) -> Generator[GenerationResponse, None, None]:
-        """Stream the answer to token ids; what the cache already holds of them is not computed again."""
+        """Stream the answer to token ids; what the cache already holds of them is not computed again.
+
+        Raises:
+            DaariError: an option that belongs to the engine, or one that :func:`daari_mlx.stream_generate` refuses.
+        """
+        if own := sorted({"graph", "num_draft_tokens", "prompt_cache", "max_kv_size"} & set(options)):
+            raise DaariError(
+                f"{' and '.join(own)} cannot be given for one answer: they are the engine's; what can be chosen is "
+                "given to SpecEngine(...)."
+            )
         if self.cached is None:
             self.reset()  # the answer before was neither finished nor closed: its cache stays its own
         known = self.cached or []

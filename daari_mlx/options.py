@@ -229,6 +229,10 @@ ExtraEos = Annotated[
         "--extra-eos-token", metavar="TOKEN", help="A further token that ends the answer; repeat it for several."
     ),
 ]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", metavar="TEXT", help="End the answer where this text would come; repeat it for several."),
+]
 
 # --- decoding
 MaxTokens = Annotated[

@@ -14,9 +14,16 @@ QUERY = "<query>"  # mlx-lm's own mark: what a template puts before it is in the
 
 def read_prompt(prompt: str) -> str:
     """The words of ``--prompt``: ``"-"`` reads stdin, ``\\n`` and ``\\t`` are taken as written in a shell."""
-    if prompt == "-":
-        return sys.stdin.read()
-    return prompt.replace("\\n", "\n").replace("\\t", "\t")
+    return sys.stdin.read() if prompt == "-" else _unescaped(prompt)
+
+
+def read_stops(stops: list[str] | None) -> list[str]:
+    """The words of ``--stop``, with ``\\n`` and ``\\t`` as in ``--prompt``."""
+    return [_unescaped(stop) for stop in stops or []]
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def encode(

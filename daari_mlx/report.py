@@ -134,10 +134,12 @@ def probe_text(record: ProbeRecord, kept: str | None, blas: str) -> str:
 
 
 def drafting_text(response: GenerationResponse) -> str:
-    """What drafting did to one answer: tokens per forward and acceptance, or why there was no drafting."""
-    if response.drafting_off is not None:
-        return f"off: {response.drafting_off}"
-    return f"{response.tokens_per_forward:.2f} tokens per forward, {response.acceptance_rate:.0%} accepted"
+    """What drafting did to one answer: tokens per forward and acceptance, and why there was none or no more of it."""
+    off = f"off: {response.drafting_off}"
+    if response.drafting_off is not None and not response.statistics.drafted:
+        return off
+    figures = f"{response.tokens_per_forward:.2f} tokens per forward, {response.acceptance_rate:.0%} accepted"
+    return figures if response.drafting_off is None else f"{figures}; then {off}"
 
 
 def turn_text(response: GenerationResponse) -> str:

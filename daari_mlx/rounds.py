@@ -8,8 +8,9 @@ yield), the cache holds exactly prompt + emitted tokens but the last one, so tha
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -18,12 +19,15 @@ import mlx.nn as nn
 import numpy as np
 
 from daari_mlx.accept import Statistics
+from daari_mlx.ahead import Row, Runner
 from daari_mlx.draft import Context, Draft, Drafter
+from daari_mlx.limits import NO_LIMIT, Options
 from daari_mlx.nodes import FloatArray
 from daari_mlx.rewind import Cache, Checkpoint, cached_tokens, can_drop_one
 from daari_mlx.tap import Tap
-from daari_mlx.verify import MAX_PENDING, LogitsProcessor, Sampler, Verifier
+from daari_mlx.verify import MAX_PENDING, Verifier
 
+MAX_STATES = 64  # states of the newest tokens that are kept for the drafter over rounds of rest
 CLEAR_EVERY = 256  # tokens between two returns of freed buffers to the system, as mlx-lm does
 
 
@@ -43,73 +47,37 @@ class Emitted:
 
 
 @dataclass(slots=True)
-class Options:
-    """What :func:`generate_step` takes besides prompt, model, cache and drafter; names and defaults are mlx-lm's.
-
-    Attributes:
-        max_tokens: how many tokens at the most; -1 for no limit.
-        sampler: from ``(1, V)`` log-probabilities to a token; None for greedy.
-        logits_processors: functions of (tokens so far, ``(1, V)`` logits), or None.
-        prefill_step_size: prompt tokens a prefill forward takes.
-        kv_bits, kv_group_size, quantized_kv_start: KV cache quantisation; None bits for none.
-        prompt_progress_callback: called with (prompt tokens done, prompt tokens).
-        context_length: the most tokens that the teacher can hold, None where it is not known.
-        blocks_until: the most tokens that the cache may hold after a block of several rows; None for no limit.
-        stream: the MLX stream to run on; None for mlx-lm's generation stream.
-    """
-
-    max_tokens: int = 256
-    sampler: Sampler | None = None
-    logits_processors: list[LogitsProcessor] | None = None
-    prefill_step_size: int = 2048
-    kv_bits: int | None = None
-    kv_group_size: int = 64
-    quantized_kv_start: int = 5000
-    prompt_progress_callback: Callable[[int, int], None] | None = None
-    context_length: int | None = None
-    blocks_until: int | None = None
-    stream: Any = None
-
-    def run_stream(self) -> Any:
-        """The stream to run on."""
-        return importlib.import_module("mlx_lm.generate").generation_stream if self.stream is None else self.stream
-
-    def quantise(self, cache: Cache) -> None:
-        """mlx-lm's own KV quantisation of ``cache``, in place."""
-        importlib.import_module("mlx_lm.generate").maybe_quantize_kv_cache(
-            cache,
-            quantized_kv_start=self.quantized_kv_start,
-            kv_group_size=self.kv_group_size,
-            kv_bits=self.kv_bits,
-        )
-
-    def draft_limit(self, emitted: int, cached: int) -> int:
-        """The most tokens that may be drafted now.
-
-        Args:
-            emitted: tokens emitted so far.
-            cached: tokens that the cache stands for (rows still owed to it included).
-        """
-        limits = [np.iinfo(np.int32).max]
-        if self.max_tokens >= 0:
-            limits.append(self.max_tokens - emitted - 1)  # the bonus token takes one place
-        if self.context_length is not None:
-            limits.append(self.context_length - cached - 1)
-        if self.blocks_until is not None:
-            limits.append(self.blocks_until - cached - 1)
-        if self.kv_bits is not None and cached < self.quantized_kv_start:
-            limits.append(self.quantized_kv_start - cached - 2)  # plain quantises after the very row that reaches it
-        return max(0, min(limits))
-
-
-@dataclass(slots=True)
 class _Run:
     """The state of one generation."""
 
     context: Context
+    runner: Runner
+    options: Options
+    statistics: Statistics
     cached: int  # tokens the cache stands for
     emitted: int = 0
-    draft: Draft = field(default_factory=Draft)
+
+    def start(self, last: int | mx.array) -> Row:
+        """Start a row on the stream of this generation."""
+        with mx.stream(self.options.run_stream()):
+            return self.runner.start(last)
+
+    def first_token(self) -> None:
+        """Tell that the prompt is done, as mlx-lm does once the first token is there."""
+        if self.emitted == 0 and self.options.prompt_progress_callback:
+            self.options.prompt_progress_callback(len(self.context.tokens), len(self.context.tokens))
+
+    def emit(self, token: Emitted) -> Emitted:
+        """Count one token, directly before it is yielded."""
+        self.emitted += 1
+        self.context.tokens.append(token.token)
+        self.statistics.emit(token.source)
+        return token
+
+    def clear(self) -> None:
+        """Return freed buffers now and then."""
+        if self.emitted % CLEAR_EVERY == 0:
+            mx.clear_cache()
 
 
 def generate_step(
@@ -129,7 +97,7 @@ def generate_step(
         model: the teacher.
         cache: the prompt cache, changed in place; see the head of this file for what it holds afterwards.
         options: see :class:`Options`.
-        drafter: who drafts; None for mlx-lm's own pipelined loop, with only the cache kept exact.
+        drafter: who drafts; None for mlx-lm's own loop where the cache can then be made exact, else one alike.
         tap: where the drafter's states are read; needed with a drafter.
         statistics: counts are added to it.
     """
@@ -148,48 +116,80 @@ def generate_step(
     )
     with mx.stream(options.run_stream()):
         state = _prefill(prompt, model, cache, options, tap)
-    run = _Run(Context(list(prompt), state), cached=cached_tokens(cache))
+    run = _Run(Context(list(prompt), state), Runner(verifier), options, statistics, cached_tokens(cache))
     try:
         while run.emitted != options.max_tokens:
-            yield from _round(run, verifier, drafter, options, statistics)
+            draft, rest = _draft(run, drafter)
+            if draft.tokens or (rest and verifier.filters):
+                yield from _round(run, draft)
+            if rest and not verifier.filters and run.emitted != options.max_tokens:
+                yield from _rest(run, rest)
     finally:
         with mx.stream(options.run_stream()):
+            run.runner.stop()
             verifier.finish()
 
 
-def _round(
-    run: _Run, verifier: Verifier, drafter: Drafter | None, options: Options, statistics: Statistics
-) -> Generator[Emitted, None, None]:
-    """One draft, one teacher forward, and its tokens."""
-    start = perf_counter()
+def _draft(run: _Run, drafter: Drafter | None) -> tuple[Draft, int]:
+    """The next draft, and how many rounds without a draft come behind it: with no draft now, this one is the first."""
+    options, pending = run.options, len(run.runner.verifier.pending)
+    if drafter is None:
+        return Draft(), NO_LIMIT
     limit = options.draft_limit(run.emitted, run.cached)
-    draft = Draft()
-    if drafter is not None and limit > 0 and len(verifier.pending) <= MAX_PENDING:
-        draft = drafter.draft(run.context, limit, len(verifier.pending))
-    statistics.draft_seconds += perf_counter() - start
-    with mx.stream(options.run_stream()):
-        verified = verifier.verify(run.context.tokens[-1], draft.tokens)
-    statistics.forward(verified.drafted)
-    if run.emitted == 0 and options.prompt_progress_callback:
-        prompt_tokens = len(run.context.tokens)
-        options.prompt_progress_callback(prompt_tokens, prompt_tokens)
-    emitted = 0
+    if limit == 0:
+        run.statistics.drafting_off = options.ends_drafting(run.cached)
+        return Draft(), NO_LIMIT if run.statistics.drafting_off else 1
+    if pending > MAX_PENDING:
+        return Draft(), 1
+    start = perf_counter()
+    draft = drafter.draft(run.context, limit, pending)
+    run.statistics.draft_seconds += perf_counter() - start
+    return draft, draft.rest + (not draft.tokens)
+
+
+def _round(run: _Run, draft: Draft) -> Generator[Emitted, None, None]:
+    """One teacher forward over a draft, and its tokens."""
+    verifier, emitted = run.runner.verifier, 0
     try:
+        with mx.stream(run.options.run_stream()):
+            verified = verifier.verify(run.context.tokens[-1], draft.tokens)
         for row, (token, logprobs) in enumerate(zip(verified.tokens, verified.logprobs, strict=True)):
             source = draft.source_of(row) if row < verified.accepted else None
+            if row == 0:
+                run.first_token()
+                run.statistics.forward(verified.drafted)
             emitted += 1
-            run.emitted += 1
-            run.context.tokens.append(token)
-            statistics.emit(source)
-            yield Emitted(token, logprobs, source)
-            if run.emitted % CLEAR_EVERY == 0:
-                mx.clear_cache()
+            yield run.emit(Emitted(token, logprobs, source))
+            run.clear()
     finally:
-        with mx.stream(options.run_stream()):
+        with mx.stream(run.options.run_stream()):
             verifier.settle(emitted)
     run.cached += emitted
     run.context.states = verified.states
     run.context.state = None if verified.states is None else verified.states[-1]
+
+
+def _rest(run: _Run, rounds: int) -> Generator[Emitted, None, None]:
+    """Rounds without a draft, as mlx-lm runs its own: while a token is read and used, the next forward is under way."""
+    rounds = min(rounds, run.options.row_limit(run.emitted, run.cached))
+    states: deque[mx.array] = deque(maxlen=MAX_STATES)
+    row = run.start(run.context.tokens[-1])
+    for number in range(1, rounds + 1):
+        following = run.start(row.token) if number < rounds else None
+        token: Any = row.token.item()
+        run.first_token()
+        run.statistics.forward(0)
+        run.runner.commit()
+        run.cached += 1
+        yield run.emit(Emitted(token, row.logprobs, None))
+        run.clear()
+        if row.state is not None:
+            states.append(row.state)
+        if following is not None:
+            row = following
+    seen = np.concatenate([np.array(state, copy=False) for state in states]) if states else None
+    run.context.states = seen
+    run.context.state = None if seen is None else seen[-1]
 
 
 def _prefill(prompt: list[int], model: nn.Module, cache: Cache, options: Options, tap: Tap | None) -> FloatArray | None:

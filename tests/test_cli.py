@@ -419,9 +419,12 @@ def test_an_empty_prompt(tiny_teacher_path, stdin):
     assert "The prompt is empty" in failed("generate", "--model", tiny_teacher_path, "-p", "-", stdin=stdin)
 
 
-def test_a_prompt_longer_than_the_context(tiny_teacher_path):
-    error = failed("generate", "--model", tiny_teacher_path, "-p", "-", "--json", stdin="word " * 3000)
-    assert "the teacher's context holds 2048" in error
+def test_a_prompt_longer_than_the_context_is_answered_as_plain_does_and_not_drafted(graph, tiny_teacher_path):
+    common = ["generate", "--model", tiny_teacher_path, "-p", "-", "-m", "4", "--json"]
+    plain, ours = (done(*common, *more, stdin="word " * 3000) for more in ([], ["--graph", graph]))
+    record = json.loads(ours.stdout)
+    assert record["token_ids"] == json.loads(plain.stdout)["token_ids"] and record["drafted"] == 0
+    assert record["drafting_off"] == "the teacher's context of 2048 tokens is full" in ours.stderr
 
 
 def test_options_of_the_chat_template_are_not_dropped_silently(tiny_teacher_path):
