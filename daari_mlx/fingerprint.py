@@ -27,7 +27,7 @@ def fingerprint(model: nn.Module, tokenizer: Any) -> dict[str, Any]:
         sample of their values; ``quantisation``; ``adapter``, a hash over low-rank adapter weights or None;
         ``vocab_size``, ``tokenizer``, a hash over the tokenizer's vocabulary.
     """
-    return {**fingerprint_model(model), **_fingerprint_tokenizer(tokenizer)}
+    return {**fingerprint_model(model), **fingerprint_tokenizer(tokenizer)}
 
 
 def fingerprint_model(model: nn.Module) -> dict[str, Any]:
@@ -53,7 +53,8 @@ def _read_model(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _fingerprint_tokenizer(tokenizer: Any) -> dict[str, Any]:
+def fingerprint_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """The tokenizer's part of :func:`fingerprint`."""
     known = getattr(tokenizer, _ATTRIBUTE, None)
     if known is None:
         vocabulary = tokenizer.get_vocab()

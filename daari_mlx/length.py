@@ -58,7 +58,7 @@ class Cost:
 
 
 def best_length(
-    probabilities: Sequence[float], cost: Cost, pending: int = 0, *, draft_cost: float = 0.0, spent: float = 0.0
+    probabilities: Sequence[float], cost: Cost, pending: int = 0, *, draft_cost: float = 0.0, drafted: int = 0
 ) -> int:
     """The draft length with the most expected tokens per second; 0 when no draft pays.
 
@@ -67,14 +67,14 @@ def best_length(
         cost: T(m)/T(1).
         pending: rows the forward carries in any case besides the last token.
         draft_cost: what drafting one more token costs, relative to T(1); 0 where it is free, as in a walk.
-        spent: what this round's drafting has cost already, whatever length is chosen.
+        drafted: how many of the tokens are drafted already, which costs what it did whatever length is chosen.
     """
     best, expected, path = 0, 1.0, 1.0
-    best_rate = expected / (spent + cost(1 + pending))
+    best_rate = expected / (cost(1 + pending) + draft_cost * drafted)
     for length, probability in enumerate(probabilities, start=1):
         path *= probability
         expected += path
-        rate = expected / (spent + cost(1 + pending + length) + draft_cost * length)
+        rate = expected / (cost(1 + pending + length) + draft_cost * max(length, drafted))
         if rate > best_rate:
             best, best_rate = length, rate
     return best
