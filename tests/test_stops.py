@@ -1,4 +1,4 @@
-"""Stop strings: nothing behind the first of them is shown, counted or cached, however tokens and rounds cut the text."""
+"""Stop strings: nothing behind the first is shown, counted or cached, however tokens and rounds cut the text."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_graph_an_engine_and_the_next_turn(compiled: Compiled) -> None:
 
 @pytest.mark.parametrize("stop", ["", [""], ["a", ""], [None], 3, [7], {"a": 1}])
 def test_a_stop_that_is_none_is_refused(tiny_teacher: tuple[Any, Any], stop: Any) -> None:
-    with pytest.raises(DaariError, match="stop is .*none of them empty"):
+    with pytest.raises(DaariError, match=r"stop is .*none of them empty"):
         list(stream_generate(*tiny_teacher, PROMPT, 3, stop=stop))
 
 
