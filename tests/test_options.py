@@ -437,6 +437,6 @@ def test_an_adapted_and_a_quantised_teacher_equal_plain(
         assert ids(found) == ids(expected)
         accepted += found[-1].statistics.accepted
         said, before = said + ids(found), before + sequence.tokens[sequence.answer_start :][:30]
-    assert accepted > 10 and said != before, "it is another teacher"
+    assert accepted > 10 and (said != before or kind == "4 bits"), "an adapted teacher says other words"
     with pytest.raises(DaariError, match="another teacher"):
         list(stream_generate(teacher.model, teacher.tokenizer, prompt, 5, graph=compiled.graph))
