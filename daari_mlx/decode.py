@@ -92,7 +92,8 @@ def stream_generate(
         prompt: text or token ids.
         max_tokens: tokens at the most, exactly kept; -1 for no limit.
         graph: a compiled graph or the folder it lies in; None decodes plainly.
-        drafter: any other drafter, in place of a graph; it is shown the states of its ``layer``, else the final ones.
+        drafter: any other drafter, in place of a graph; it is shown the states of its ``layer``, none where
+            that is None, the final ones where it says nothing.
         num_draft_tokens: how many tokens a round drafts; ``"auto"`` lets the path's probability and this machine's
             T(m) decide (measured at the first use and kept); 0 drafts nothing.
         prompt_cache: mlx-lm's prompt cache, changed in place. Afterwards, also after ``close()`` or an exception, it
@@ -207,7 +208,8 @@ def choose_drafter(
     if statistics.drafting_off is not None:
         return None, None
     if known is None:
-        return drafter, tap_model(model, getattr(drafter, "layer", FINAL))[0]
+        layer = getattr(drafter, "layer", FINAL)
+        return drafter, None if layer is None else tap_model(model, layer)[0]
     tap, width = tap_model(model, known.layer)
     if width != known.hidden_size:
         raise DaariError(
