@@ -9,6 +9,7 @@ from daari_mlx.data import Prompt, Sequence
 from daari_mlx.errors import DaariError
 from daari_mlx.files import read_json, write_json
 from daari_mlx.progress import bar
+from daari_mlx.ranks import Alone
 from daari_mlx.teacher import Teacher
 from daari_mlx.workdir import Workdir
 
@@ -16,25 +17,32 @@ PART = 64  # prompts a part holds: what an interrupted run repeats at the most
 BATCH = 16  # answers that grow side by side: rows of one forward, nearly free where decoding is bound by bandwidth
 
 
-def answer_prompts(teacher: Teacher, prompts: list[Prompt], workdir: Workdir, max_tokens: int) -> list[Sequence]:
+def answer_prompts(
+    teacher: Teacher, prompts: list[Prompt], workdir: Workdir, max_tokens: int, crew: Alone | None = None
+) -> list[Sequence]:
     """Greedy answers of at most ``max_tokens`` tokens, in parts that a resumed run does not repeat.
+
+    Args:
+        crew: the ranks that share the parts; None for this process alone.
 
     Returns:
         One sequence a prompt that got an answer, its end-of-sequence token included.
     """
-    parts = range(0, len(prompts), PART)
+    crew = crew or Alone()
+    parts = [prompts[start : start + PART] for start in range(0, len(prompts), PART)]
+    paths = [workdir.answers_path(number) for number in range(len(parts))]
+    left = crew.mine(paths)
+    total = sum(len(parts[k]) for k in left)
+    with bar(total=total, desc="teacher answers", unit="prompt", shown=crew.rank == 0) as progress:
+        for number in left:
+            tokens = [p.tokens for p in parts[number]]
+            write_json(paths[number], {"answers": _answer(teacher, tokens, max_tokens, progress)})
+    crew.gather(paths, everyone=True)
     sequences: list[Sequence] = []
-    with bar(total=len(prompts), desc="teacher answers", unit="prompt") as progress:
-        for number, start in enumerate(parts):
-            part = prompts[start : start + PART]
-            path = workdir.answers_path(number)
-            if not path.exists():
-                write_json(path, {"answers": _answer(teacher, [p.tokens for p in part], max_tokens, progress)})
-            else:
-                progress.update(len(part))
-            for prompt, answer in zip(part, _read_answers(path, len(part)), strict=True):
-                if answer:
-                    sequences.append(Sequence(prompt.tokens + answer, len(prompt.tokens), prompt.row, prompt.source))
+    for part, path in zip(parts, paths, strict=True):
+        for prompt, answer in zip(part, _read_answers(path, len(part)), strict=True):
+            if answer:
+                sequences.append(Sequence(prompt.tokens + answer, len(prompt.tokens), prompt.row, prompt.source))
     if not sequences:
         raise DaariError("The teacher gave no answer to any prompt: it ended each at once. Use --answers reference.")
     return sequences

@@ -1,29 +1,39 @@
-"""Stage 3, extract: one forward a sequence; its answer states, reduced, go to shards as they come.
+"""Stage 3, extract: the teacher reads each sequence once; its answer states, reduced, go to shards as they come.
 
-Every step writes whole files and skips those that are there: a run that was stopped anywhere goes on where it was.
-Memory holds one shard at a time.
+Every step writes whole files and skips those that are there: a run that was stopped anywhere goes on where it was, to
+the same bytes. Memory holds one shard at a time. Several ranks take turns at the shards (see :mod:`daari_mlx.ranks`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from daari_mlx.answers import answer_prompts
-from daari_mlx.data import Prompt, Sequence, corpus_hash, prompt_hash
+from daari_mlx.batches import Layout, Reader, choose
+from daari_mlx.data import Prompt, Sequence, corpus_hash
 from daari_mlx.errors import DaariError
-from daari_mlx.files import load_arrays, once, read_json, remove, save_arrays, write_json
-from daari_mlx.nodes import FloatArray, Projection, fit_projection
+from daari_mlx.estimate import Estimate, held_bytes
+from daari_mlx.files import DiskFull, load_arrays, read_json, remove, save_arrays, write_json
+from daari_mlx.lock import Lock
+from daari_mlx.nodes import fit_projection
 from daari_mlx.progress import bar
+from daari_mlx.ranks import Alone
+from daari_mlx.shards import Part, cut, kept, read, reduce
 from daari_mlx.tap import FINAL, tap_model
 from daari_mlx.teacher import Teacher
 from daari_mlx.workdir import Plan, Workdir
 
 PART = 64  # sequences a shard holds
 SAMPLE_STATES = 8192  # states that the projection is fitted on
-LEAD = 1  # rows before the answer: the state that leads to the prompt's last token lets the first forward carry a draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +55,24 @@ class ExtractOptions:
     seed: int = 0
 
 
-def extract(teacher: Teacher, rows: list[Sequence] | list[Prompt], workdir: Workdir, options: ExtractOptions) -> None:
+def extract(
+    teacher: Teacher,
+    rows: list[Sequence] | list[Prompt],
+    workdir: Workdir,
+    options: ExtractOptions,
+    crew: Alone | None = None,
+) -> None:
     """Fill ``workdir`` with the reduced states of all answers.
 
     Args:
         rows: sequences, or prompts where ``options.answers`` is ``"teacher"``.
+        crew: this process's place among several; None where it is the only one.
 
     Raises:
-        DaariError: the folder belongs to another run; the disk is full. Whole files stay, and the run can be resumed.
+        DaariError: the folder belongs to another run or is being filled; the disk is full; another rank is gone.
+            Whole files stay, and the run can be resumed.
     """
+    crew = crew or Alone()
     plan = Plan(
         teacher=teacher.fingerprint(),
         corpus=_hash(rows),
@@ -64,32 +83,22 @@ def extract(teacher: Teacher, rows: list[Sequence] | list[Prompt], workdir: Work
         dimensions=options.dimensions,
         seed=options.seed,
     )
-    tap_model(teacher.model, options.layer)  # what cannot be a teacher is told now, not after hours of answers
-    workdir.begin(plan)
-    if workdir.is_finished():
-        return
-    start = time.perf_counter()
-    sequences = _answered(teacher, rows, workdir, options)
-    answered = time.perf_counter()
-    order = np.random.default_rng(options.seed).permutation(len(sequences))
-    parts = [[sequences[i] for i in order[k : k + PART]] for k in range(0, len(order), PART)]
-    tokens = sum(len(s.tokens) for s in sequences)
-    with bar(total=tokens, desc="states", unit="tok") as progress:
-        sampled = _sample(teacher, parts, workdir, options, progress)
-        projection = workdir.read_projection()
-        for number, part in enumerate(parts[sampled:], start=sampled):
-            path = workdir.shard_path(number)
-            once(path, lambda: save_arrays(path, _reduce(_states(teacher, part, options.layer), projection)))  # noqa: B023
-            progress.update(sum(len(s.tokens) for s in part))
-    seconds = {"answers": answered - start, "states": time.perf_counter() - answered}
-    write_json(
-        workdir.done_path,
-        {"sequences": len(sequences), "tokens": tokens, "shards": len(parts), "seconds": seconds},
-    )
+    _, width = tap_model(teacher.model, options.layer)  # what cannot be a teacher is told before any work
+    with _begun(workdir, plan, crew):
+        if crew.told("finished" if workdir.is_finished() else ""):
+            return
+        estimate = _estimate(rows, width, options)
+        if crew.rank == 0:
+            print(estimate.text(workdir.path, held_bytes(workdir.path)), file=sys.stderr)
+        try:
+            _fill(teacher, rows, workdir, options, crew)
+        except DiskFull as error:
+            left = max(0, estimate.kept + estimate.passing - held_bytes(workdir.path))
+            raise DiskFull(f"{error} The whole run needs about {left / 1e6:.1f} MB more.") from error
 
 
 def extraction_record(workdir: Workdir) -> dict[str, object]:
-    """What the finished extraction counted: sequences, tokens, shards, seconds of its last run.
+    """What the finished extraction counted: sequences, tokens, states, shards, seconds of its last run.
 
     Raises:
         DaariError: it is not finished.
@@ -100,12 +109,84 @@ def extraction_record(workdir: Workdir) -> dict[str, object]:
     )
 
 
+@contextmanager
+def _begun(workdir: Workdir, plan: Plan, crew: Alone) -> Iterator[None]:
+    """The folder is this run's, and stays so until the end: rank 0 takes it first, then the others."""
+    ours = {k: v for k, v in plan.teacher.items() if k not in ("source", "adapter_path")}
+    digest = hashlib.sha256(json.dumps([ours, asdict(plan) | {"teacher": None}]).encode()).hexdigest()
+    if crew.told(digest) != digest:
+        error: Exception | None = DaariError(
+            f"Rank {crew.rank} was given another teacher, other data or other options than rank 0: start all ranks "
+            "with the same files and options."
+        )
+    else:
+        error = None
+    crew.agree(error)
+    run, lock = crew.told(os.urandom(8).hex()), None
+    try:
+        for turn in (True, False):  # rank 0, then the others
+            try:
+                if turn == (crew.rank == 0):
+                    workdir.check_own()
+                    workdir.path.mkdir(parents=True, exist_ok=True)
+                    lock = Lock(workdir.lock_path, run)
+                    workdir.begin(plan)
+                    if crew.size > 1 and not lock.joined:
+                        lock.share()
+            except (DaariError, OSError) as found:
+                error = found
+            crew.agree(error)
+        yield
+        crew.agree()
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _fill(
+    teacher: Teacher, rows: list[Sequence] | list[Prompt], workdir: Workdir, options: ExtractOptions, crew: Alone
+) -> None:
+    start = time.perf_counter()
+    sequences = _answered(teacher, rows, workdir, options, crew)
+    answered = time.perf_counter()
+    parts = cut(sequences, PART, options.seed)
+    reader = Reader(teacher, options.layer, _layout(teacher, parts, workdir, options, crew))
+    shards = [workdir.shard_path(k) for k in range(len(parts))]
+    with _progress(parts, crew.mine(shards), crew) as done:
+        sampled = _sample(reader, parts, workdir, options, crew, done)
+        projection = workdir.read_projection()
+        if crew.rank == 0:
+            for number in range(sampled):
+                raw = workdir.raw_path(number)
+                if raw.exists() and not shards[number].exists():
+                    save_arrays(shards[number], reduce(load_arrays(raw), projection))
+            remove(workdir.raw_path(0).parent)
+        crew.agree()
+        remove(workdir.raw_path(0).parent)  # of a rank with a folder of its own
+        for number in crew.mine(shards):
+            save_arrays(shards[number], reduce(read(reader, parts[number]), projection))
+            done(parts[number])
+    crew.gather(shards)
+    if crew.rank == 0:
+        write_json(
+            workdir.done_path,
+            {
+                "sequences": len(sequences),
+                "tokens": sum(part.tokens for part in parts),
+                "states": sum(part.states for part in parts),
+                "shards": len(parts),
+                "ranks": crew.size,
+                "seconds": {"answers": answered - start, "states": time.perf_counter() - answered},
+            },
+        )
+
+
 def _answered(
-    teacher: Teacher, rows: list[Sequence] | list[Prompt], workdir: Workdir, options: ExtractOptions
+    teacher: Teacher, rows: list[Sequence] | list[Prompt], workdir: Workdir, options: ExtractOptions, crew: Alone
 ) -> list[Sequence]:
     prompts = [row for row in rows if isinstance(row, Prompt)]
     if prompts:
-        return answer_prompts(teacher, prompts, workdir, options.max_tokens)
+        return answer_prompts(teacher, prompts, workdir, options.max_tokens, crew)
     # no state comes before a text's first token
     sequences = [row for row in rows if isinstance(row, Sequence) and len(row.tokens) > 1]
     if not sequences:
@@ -115,64 +196,77 @@ def _answered(
 
 def _hash(rows: list[Sequence] | list[Prompt]) -> str:
     return corpus_hash(
-        [
-            row if isinstance(row, Sequence) else Sequence(row.tokens, len(row.tokens), row.row, row.source)
-            for row in rows
-        ]
+        row if isinstance(row, Sequence) else Sequence(row.tokens, len(row.tokens), row.row, row.source) for row in rows
     )
 
 
+def _estimate(rows: list[Sequence] | list[Prompt], width: int, options: ExtractOptions) -> Estimate:
+    asked = [row for row in rows if isinstance(row, Prompt)]
+    states = sum(len(kept(row)) for row in rows if isinstance(row, Sequence)) + len(asked) * (options.max_tokens + 1)
+    return Estimate.of(
+        len(rows),
+        states,
+        width=width,
+        dimensions=options.dimensions,
+        sample=SAMPLE_STATES + PART * states // max(1, len(rows)),  # whole shards are taken
+        at_most=bool(asked),
+    )
+
+
+def _layout(
+    teacher: Teacher,
+    parts: list[Part],
+    workdir: Workdir,
+    options: ExtractOptions,
+    crew: Alone,
+) -> Layout:
+    """How forwards are laid out: found once, then the same for every run on this folder."""
+    path = workdir.layout_path
+    crew.gather([path], everyone=True)
+    for _ in crew.mine([path]):
+        write_json(path, choose(teacher, options.layer, [p for part in parts for p in part.pieces]).as_json())
+    crew.gather([path], everyone=True)
+    record = read_json(path, "record of how forwards are laid out (remove the workdir and extract again)")
+    return Layout(record.get("prefixes") is True, record.get("batches") is True)
+
+
 def _sample(
-    teacher: Teacher, parts: list[list[Sequence]], workdir: Workdir, options: ExtractOptions, progress: object
+    reader: Reader,
+    parts: list[Part],
+    workdir: Workdir,
+    options: ExtractOptions,
+    crew: Alone,
+    done: Callable[[Part], None],
 ) -> int:
-    """Take unreduced states of the first parts, fit the projection on them, reduce them; return how many parts."""
+    """Take unreduced states of the first parts and fit the projection on them; return how many parts."""
     count, taken = 0, 0
     while count < len(parts) and taken < SAMPLE_STATES:
-        taken += sum(len(_kept(s)) for s in parts[count])
+        taken += parts[count].states
         count += 1
-    for number, part in enumerate(parts[:count]):
-        path = workdir.raw_path(number)
-        if not workdir.projection_path.exists():
-            once(path, lambda: save_arrays(path, _states(teacher, part, options.layer)))  # noqa: B023
-        progress.update(sum(len(s.tokens) for s in part))  # type: ignore[attr-defined]
-    if not workdir.projection_path.exists():
-        states = np.concatenate([load_arrays(workdir.raw_path(k))["states"] for k in range(count)])
-        fitted = fit_projection(states, options.dimensions)
-        save_arrays(workdir.projection_path, {"mean": fitted.mean, "basis": fitted.basis})
-    projection = workdir.read_projection()
-    for number, part in enumerate(parts[:count]):
-        raw, path = workdir.raw_path(number), workdir.shard_path(number)
-        if not path.exists():
-            arrays = load_arrays(raw) if raw.exists() else _states(teacher, part, options.layer)
-            save_arrays(path, _reduce(arrays, projection))
-    remove(workdir.raw_path(0).parent)
+    path, raw = workdir.projection_path, [workdir.raw_path(k) for k in range(count)]
+    if not crew.told("fitted" if path.exists() else ""):
+        for number in crew.mine(raw):
+            save_arrays(raw[number], read(reader, parts[number]))
+            done(parts[number])
+        crew.gather(raw)
+        if crew.rank == 0:
+            fitted = fit_projection(np.concatenate([load_arrays(p)["states"] for p in raw]), options.dimensions)
+            save_arrays(path, {"mean": fitted.mean, "basis": fitted.basis})
+    crew.gather([path], everyone=True)
     return count
 
 
-def _kept(sequence: Sequence) -> range:
-    """The positions whose states are kept: those that an answer token was chosen from, and ``LEAD`` before them."""
-    return range(max(0, sequence.answer_start - 1 - LEAD), len(sequence.tokens) - 1)
+@contextmanager
+def _progress(parts: list[Part], left: list[int], crew: Alone) -> Iterator[Callable[[Part], None]]:
+    """A function to call with each part that is done; rank 0 shows a bar of its own share."""
+    states = 0
+    label = "states" if crew.size == 1 else f"states, rank 0 of {crew.size}"
+    with bar(total=sum(parts[k].tokens for k in left), desc=label, unit="tok", shown=crew.rank == 0) as shown:
 
+        def done(part: Part) -> None:
+            nonlocal states
+            states += part.states
+            shown.set_postfix_str(f"{states:,} states", refresh=False)
+            shown.update(part.tokens)
 
-def _states(teacher: Teacher, part: list[Sequence], layer: int | str) -> dict[str, np.ndarray]:
-    """The arrays of one shard, with unreduced ``states`` in place of ``reduced``."""
-    states, tokens, rows, lead = [], [], [], []
-    for sequence in part:
-        kept = _kept(sequence)
-        tokens.append(np.array(sequence.tokens[kept.start + 1 :], np.int32))
-        states.append(teacher.states(sequence.tokens[:-1], layer, kept.start))
-        rows.append(len(kept))
-        lead.append(max(0, sequence.answer_start - 1 - kept.start))
-    return {
-        "states": np.concatenate(states),
-        "tokens": np.concatenate(tokens),
-        "rows": np.array(rows, np.int32),
-        "lead": np.array(lead, np.int32),
-        "prompts": np.array([prompt_hash(s.tokens[: s.answer_start]) for s in part], np.uint64),
-    }
-
-
-def _reduce(arrays: dict[str, np.ndarray], projection: Projection) -> dict[str, np.ndarray]:
-    states: FloatArray = arrays.pop("states")
-    # float16 moves a reduced state by 0.05 % at the most, far less than nodes lie apart, and halves the folder
-    return {**arrays, "reduced": projection(states).astype(np.float16)}
+        yield done

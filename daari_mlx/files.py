@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,31 @@ PARTIAL = ".partial"  # ends the name of a file or folder that is being written
 OLD = ".replaced"  # ends the name of a folder while another takes its place; no name that a person gives a backup
 
 
+class DiskFull(DaariError):
+    """A file could not be written for want of room; nothing half-written is left."""
+
+
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
     """Give a name beside ``path`` to write to; it takes ``path``'s place when the block ends well, else it is removed.
 
-    Works for a file or a folder; what stood at ``path`` is replaced.
+    Works for a file or a folder; what stood at ``path`` is replaced. A file is on the disk before it takes its place,
+    so that a machine that loses power leaves no empty one there.
+
+    Args:
+        path: what to write.
+        needed: its bytes where they are known, for the message on a full disk.
 
     Raises:
-        DaariError: where the disk is full.
+        DiskFull: where the disk is full.
     """
     beside, old = path.with_name(path.name + PARTIAL), path.with_name(path.name + OLD)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove(beside)  # what a killed run left
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove(beside)  # what a killed run left
         yield beside
+        if beside.is_file():
+            _flush(beside)
         if beside.is_dir() and path.exists():
             remove(old)
             path.rename(old)
@@ -47,13 +58,25 @@ def whole(path: Path) -> Iterator[Path]:
         remove(beside)
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full or (isinstance(error, RuntimeError) and "write" in str(error).lower()):
-            free = shutil.disk_usage(path.parent).free / 1e6
-            raise DaariError(
-                f"Could not write {path}: the disk is full ({free:.0f} MB free), or a quota or file-size limit is "
-                "reached. What was written before is whole: make room and run the same command again, it goes on from "
-                "there."
+            raise DiskFull(
+                f"Could not write {path}: the disk is full ({free_bytes(path) / 1e6:.0f} MB free), or a quota or "
+                f"file-size limit is reached{'' if needed is None else f'; this file needs {needed / 1e6:.1f} MB'}. "
+                "What was written before is whole: make room and run the same command again, it goes on from there."
             ) from error
         raise
+
+
+def free_bytes(path: Path) -> int:
+    """Room on the disk that ``path`` is or will be on."""
+    there = path.absolute()
+    while not there.exists():
+        there = there.parent
+    return shutil.disk_usage(there).free
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
 
 
 def remove(path: Path) -> None:
@@ -89,7 +112,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write arrays as safetensors, whole or not at all; equal arrays give equal bytes."""
-    with whole(path) as beside:
+    with whole(path, needed=sum(array.nbytes for array in arrays.values())) as beside:
         # mx.save_safetensors adds the suffix where it is missing, so the name beside keeps it
         named = beside.with_name(beside.name + ".safetensors")
         try:
@@ -110,11 +133,3 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         return {name: np.array(array) for name, array in loaded.items()}
     except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         raise DaariError(f"The arrays in {path} cannot be read: {error} Remove the file and make it anew.") from error
-
-
-def once(path: Path, make: Callable[[], None]) -> bool:
-    """Call ``make`` unless ``path`` is there already, as in a resumed run; return whether it was called."""
-    if path.exists():
-        return False
-    make()
-    return True

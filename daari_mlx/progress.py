@@ -15,6 +15,7 @@ def bar(
     unit: str,
     initial: float = 0,
     delay: float = 0.5,
+    shown: bool = True,
 ) -> Any:
     """A tqdm bar on stderr; nothing is drawn for work that ends within ``delay`` seconds.
 
@@ -24,6 +25,7 @@ def bar(
         desc: what is being done, in words.
         unit: the unit of the rate that is shown, e.g. ``"tok"``.
         initial: how many were done in an earlier run.
+        shown: whether to draw it at all.
     """
     from huggingface_hub.utils import tqdm
 
@@ -34,6 +36,7 @@ def bar(
         unit=unit,
         initial=initial,
         file=sys.stderr,
+        disable=not shown,
         delay=delay,
         dynamic_ncols=True,
         unit_scale=unit == "tok",

@@ -77,6 +77,16 @@ class Workdir:
         return self.path / "projection.safetensors"
 
     @property
+    def layout_path(self) -> Path:
+        """How the teacher's forwards are laid out."""
+        return self.path / "layout.json"
+
+    @property
+    def lock_path(self) -> Path:
+        """Held while a run fills the folder."""
+        return self.path / "extract.lock"
+
+    @property
     def done_path(self) -> Path:
         """Stands once every shard is there."""
         return self.path / "extract_stats.json"
@@ -98,12 +108,8 @@ class Workdir:
             DaariError: the folder belongs to another run; it is left as it is.
         """
         new = {"format_version": FORMAT, **asdict(plan)}
+        self.check_own()
         if not self.plan_path.exists():
-            there = sorted(found.name for found in self.path.iterdir()) if self.path.exists() else []
-            if other := [name for name in there if not name.startswith(self.plan_path.name)]:
-                raise DaariError(  # compile removes the folder after success
-                    f"The workdir {self.path} holds other things ({', '.join(other[:3])}): name another --workdir."
-                )
             write_json(self.plan_path, new)
             return
         old = read_json(self.plan_path, "extraction record")
@@ -117,6 +123,21 @@ class Workdir:
             raise DaariError(
                 f"The workdir {self.path} holds an extraction with other settings ({told}). "
                 "Name another --workdir, or remove this one."
+            )
+
+    def check_own(self) -> None:
+        """See that the folder is a workdir, or empty.
+
+        Raises:
+            DaariError: it holds other things; compile removes a workdir after success.
+        """
+        if self.plan_path.exists() or not self.path.exists():
+            return
+        own = (self.plan_path.name, self.lock_path.name)
+        other = sorted(found.name for found in self.path.iterdir() if not found.name.startswith(own))
+        if other:
+            raise DaariError(
+                f"The workdir {self.path} holds other things ({', '.join(other[:3])}): name another --workdir."
             )
 
     def read_plan(self) -> Plan:

@@ -17,7 +17,7 @@ import pytest
 
 from daari_mlx import files
 from daari_mlx.errors import DaariError
-from daari_mlx.files import load_arrays, once, read_json, remove, save_arrays, whole, write_json
+from daari_mlx.files import load_arrays, read_json, remove, save_arrays, whole, write_json
 
 
 def names(folder: Path) -> list[str]:
@@ -233,12 +233,6 @@ def test_json_that_is_missing_or_a_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(DaariError, match="cannot be read"):
         read_json(tmp_path, "record")
 
-
-def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
-    path, calls = tmp_path / "x", []
-    assert once(path, lambda: calls.append(1) or path.write_text("made")) is True
-    assert once(path, lambda: calls.append(1)) is False
-    assert calls == [1]
 
 
 def test_a_killed_writer_leaves_no_whole_file(tmp_path: Path) -> None:
