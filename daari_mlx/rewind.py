@@ -6,6 +6,7 @@ still holds every older key in order; *restore* from references taken before the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,9 +32,15 @@ def cached_tokens(cache: Cache) -> int:
 
 def is_rotating(leaf: Any) -> bool:
     """Whether this is mlx-lm's sliding-window cache."""
+    return isinstance(leaf, _rotating_class())
+
+
+@functools.cache
+def _rotating_class() -> type[Any]:
+    """Looked up once: the question is asked for every layer in every round."""
     from mlx_lm.models.cache import RotatingKVCache
 
-    return isinstance(leaf, RotatingKVCache)
+    return RotatingKVCache
 
 
 def can_drop_one(cache: Cache) -> bool:
@@ -76,8 +83,9 @@ class Checkpoint:
     def __init__(self, cache: Cache, rows: int, *, singly: bool = False) -> None:
         self.rows, self._singly = rows, singly
         self._cache = cache
-        self._offsets = [_offset(leaf) for leaf in leaves(cache)]
-        self._saved = [self._save(leaf) for leaf in leaves(cache)]
+        found = list(leaves(cache))
+        self._offsets = [getattr(leaf, "offset", None) for leaf in found]
+        self._saved = [self._save(leaf) for leaf in found]
 
     def _save(self, leaf: Any) -> Any:
         if is_rotating(leaf):  # a single row is written over an old one in place
@@ -112,12 +120,8 @@ class Checkpoint:
         for leaf, offset, saved in zip(leaves(self._cache), self._offsets, self._saved, strict=True):
             if saved is not None:
                 _restore(leaf, saved)
-            elif offset is not None and _offset(leaf) > offset + rows:
-                _cut(leaf, _offset(leaf) - offset - rows)
-
-
-def _offset(leaf: Any) -> Any:
-    return getattr(leaf, "offset", None)
+            elif offset is not None and leaf.offset > offset + rows:
+                _cut(leaf, leaf.offset - offset - rows)
 
 
 def _trims(leaf: Any) -> bool:

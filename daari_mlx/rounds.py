@@ -202,12 +202,17 @@ def _prefill(prompt: list[int], model: nn.Module, cache: Cache, options: Options
     while done < last:
         size = min(options.prefill_step_size, last - done)
         chunk = tokens[:, done : done + size]
-        if tap is None:
-            model(chunk, cache=cache)
-        else:
-            with tap.reading() as seen:
+        checkpoint = Checkpoint(cache, size)
+        try:
+            if tap is None:
                 model(chunk, cache=cache)
-            state = seen[-1][0, -1].astype(mx.float32)
+            else:
+                with tap.reading() as seen:
+                    model(chunk, cache=cache)
+                state = seen[-1][0, -1].astype(mx.float32)
+        except BaseException:
+            checkpoint.back_to(0)  # else some layers would hold the chunk and others not
+            raise
         if options.kv_bits is not None:
             options.quantise(cache)
         done += size
@@ -222,8 +227,15 @@ def _plain_steps(
 ) -> Generator[Emitted, None, None]:
     """mlx-lm's own loop, which runs one row ahead of what it has yielded; that row is taken out at the end."""
     plain = importlib.import_module("mlx_lm.generate").generate_step
+    report = options.prompt_progress_callback or (lambda *_: None)
     checkpoint = Checkpoint(cache, rows=0)
-    emitted = 0
+    prefilled = emitted = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal prefilled
+        prefilled = min(done, total - 1)
+        report(done, total)
+
     steps = plain(
         prompt=mx.array(prompt),
         model=model,
@@ -236,7 +248,7 @@ def _plain_steps(
         kv_bits=options.kv_bits,
         kv_group_size=options.kv_group_size,
         quantized_kv_start=options.quantized_kv_start,
-        prompt_progress_callback=options.prompt_progress_callback,
+        prompt_progress_callback=progress,
     )
     try:
         for token, logprobs in steps:
@@ -246,4 +258,4 @@ def _plain_steps(
             yield Emitted(token, logprobs, None)
     finally:
         steps.close()
-        checkpoint.back_to(len(prompt) - 1 + emitted)
+        checkpoint.back_to(prefilled + emitted)
