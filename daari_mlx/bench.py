@@ -84,7 +84,7 @@ def run_bench(
         _timed(ours, prompt.tokens, seed)
     about = {
         "command": command,
-        **_environment(),
+        **environment(),
         **_subject(teacher, graph),
         "max_tokens": max_tokens,
         "num_draft_tokens": num_draft_tokens,
@@ -226,7 +226,7 @@ def _row(prompt: Prompt, plain: _Run, ours: _Run, verdict: Verdict, plain_first:
     )
 
 
-def _environment() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """Where this runs."""
     return {
         "commit": _commit(),
