@@ -201,15 +201,13 @@ def read_rows(teacher: Teacher, layer: int | str, rows: Any, cache: list[Any] | 
 
     tap, _ = tap_model(teacher.model, layer)
     length = rows.shape[1]
-    if cache is None and length > PREFILL_STEP_SIZE:
-        cache = make_prompt_cache(teacher.model)
+    cache = cache or make_prompt_cache(teacher.model)
     parts = []
     for start in range(0, length, PREFILL_STEP_SIZE):
         with tap.reading() as seen:
             teacher.model(mx.array(rows[:, start : start + PREFILL_STEP_SIZE]), cache=cache)
         wanted = seen[-1][:, max(0, first - start) :].astype(mx.float32)
-        more = start + PREFILL_STEP_SIZE < length
-        mx.eval(wanted, [c.state for c in cache] if cache is not None and more else [])
+        mx.eval(wanted, [c.state for c in cache] if start + PREFILL_STEP_SIZE < length else [])
         parts.append(np.array(wanted))
     return np.concatenate(parts, axis=1)
 

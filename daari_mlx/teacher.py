@@ -61,14 +61,14 @@ class Teacher:
         from mlx_lm.models.cache import make_prompt_cache
 
         tap, _ = tap_model(self.model, layer)
-        cache = make_prompt_cache(self.model) if len(tokens) > PREFILL_STEP_SIZE else None
+        cache = make_prompt_cache(self.model)  # always, as in decoding: gemma3n's states are others without one
         parts = []
         for start in range(0, len(tokens), PREFILL_STEP_SIZE):
             chunk = tokens[start : start + PREFILL_STEP_SIZE]
             with tap.reading() as seen:
                 self.model(mx.array([chunk]), cache=cache)
             wanted = seen[-1][0, max(0, first - start) :].astype(mx.float32)
-            mx.eval(wanted, [] if cache is None else [c.state for c in cache])
+            mx.eval(wanted, [c.state for c in cache] if start + len(chunk) < len(tokens) else [])
             parts.append(np.array(wanted))
         return np.concatenate(parts)
 
