@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from daari_mlx import __version__, cli_decode, cli_graph
+from daari_mlx import __version__, cli_decode, cli_graph, cli_tier
 from daari_mlx.shell import Command
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ for _command in (
     cli_decode.bench,
     cli_graph.inspect,
     cli_decode.probe,
+    cli_tier.tier,
 ):
     app.command(cls=Command)(_command)
 
