@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from daari_mlx import options, report
+from daari_mlx.errors import DaariError
 
 EXTRACTION = (  # options of compile that say how to extract
     "adapter_path",
@@ -38,15 +41,37 @@ def extract(
     limit: options.Limit = None,
     seed: options.RunSeed = 0,
     chat_template_config: options.ChatTemplateConfig = None,
+    shard_model: options.ShardModel = None,
     as_json: options.Json = False,
 ) -> None:
     """Collect a teacher's states in a folder. Stopped anywhere, the same command resumes."""
     from daari_mlx.extract import ExtractOptions
+    from daari_mlx.ranks import crew
 
+    if shard_model is not None and adapter_path is not None:
+        raise DaariError("--shard-model cannot load adapters: fuse them into the model first (mlx_lm.fuse).")
+    if shard_model == "pipeline" and layer != "final":
+        raise DaariError("--shard-model pipeline gives each rank some of the layers: use --layer final, or tensor.")
     how = ExtractOptions(answers=answers, max_tokens=max_tokens, layer=layer, seed=seed)
+    ranks = crew(lockstep=shard_model is not None)
+    if ranks.size > 1:  # a launcher that lost one rank ends the others by SIGTERM
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     record = _extract(
-        workdir, how, model, adapter_path, trust_remote_code, data, split, skip_bad_rows, limit, chat_template_config
+        workdir,
+        how,
+        model,
+        adapter_path,
+        trust_remote_code,
+        data,
+        split,
+        skip_bad_rows,
+        limit,
+        chat_template_config,
+        ranks,
+        shard_model,
     )
+    if ranks.rank > 0:
+        return
     if as_json:
         print(report.as_json({"workdir": workdir, **record}))
         return
@@ -65,18 +90,30 @@ def _extract(
     skip_bad_rows: bool,
     limit: int | None,
     chat_template_config: dict[str, Any] | None,
+    ranks: Any = None,
+    shard_model: str | None = None,
 ) -> dict[str, Any]:
-    """Fill a workdir; what its extraction counted."""
+    """Fill a workdir; what its extraction counted (nothing on ranks other than 0)."""
     from daari_mlx.data import read_prompts, read_sequences
     from daari_mlx.extract import extract as fill
     from daari_mlx.extract import extraction_record
+    from daari_mlx.ranks import launched
+    from daari_mlx.sharding import load_sharded
     from daari_mlx.teacher import load_teacher
     from daari_mlx.workdir import Workdir
 
+    if ranks is None and launched():
+        raise DaariError(
+            "compile runs in one process: start daari-mlx extract with the launcher, then compile its --workdir alone."
+        )
     folder = Workdir(workdir)
     options.check_exists(data)
     # lazy: a mistake in the data shows before the weights are read
-    teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code, lazy=True)
+    teacher = (
+        load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code, lazy=True)
+        if shard_model is None
+        else load_sharded(model, shard_model, ranks, trust_remote_code=trust_remote_code)
+    )
     read = read_prompts if how.answers == "teacher" else read_sequences
     rows = read(
         data,
@@ -89,8 +126,12 @@ def _extract(
     )
     if skipped := rows.skipped_note():
         report.note(f"note: {skipped}")
-    fill(teacher, rows.items, folder, how)
-    return extraction_record(folder)
+    if ranks is not None and ranks.lockstep and ranks.rank > 0:  # rank 0's folder counts; this one is passing
+        with tempfile.TemporaryDirectory() as passing:
+            fill(teacher, rows.items, Workdir(passing), how, ranks)
+        return {}
+    fill(teacher, rows.items, folder, how, ranks)
+    return extraction_record(folder) if ranks is None or ranks.rank == 0 else {}
 
 
 def compile(

@@ -41,14 +41,33 @@ def fingerprint_model(model: nn.Module) -> dict[str, Any]:
     return known[1]
 
 
+def fingerprint_whole(model: nn.Module, tokenizer: Any) -> dict[str, Any]:
+    """The same as :func:`fingerprint` for a lazily loaded model without adapter, one array in memory at a time.
+
+    The model is used up by it.
+    """
+    parameters: list[tuple[str, mx.array]] = sorted(tree_flatten(model.parameters()), reverse=True)  # type: ignore[arg-type]
+    known = {**_describe(model, parameters[::-1]), "adapter": None}
+    model.clear()
+    known["weights"] = _hash_values(parameters.pop()[1] for _ in range(len(parameters)))
+    return {**known, **fingerprint_tokenizer(tokenizer)}
+
+
 def _read_model(model: nn.Module) -> dict[str, Any]:
     parameters: list[tuple[str, mx.array]] = sorted(tree_flatten(model.parameters()))  # type: ignore[arg-type]
     return {
+        **_describe(model, parameters),
+        "adapter": _adapter(parameters),
+        "weights": _hash_values(value for _, value in parameters),
+    }
+
+
+def _describe(model: nn.Module, parameters: list[tuple[str, mx.array]]) -> dict[str, Any]:
+    """What can be told without the weights' values."""
+    return {
         "model_type": getattr(model, "model_type", None) or getattr(model.args, "model_type", None),
         "structure": _hash(f"{name} {value.shape} {value.dtype}" for name, value in parameters),
-        "weights": _hash_values([value for _, value in parameters]),
         "quantisation": _quantisation(model),
-        "adapter": _adapter(parameters),
         "parameters": sum(value.size for _, value in parameters),
     }
 
@@ -80,7 +99,7 @@ def _adapter(parameters: list[tuple[str, mx.array]]) -> str | None:
     adapted = [(name, value) for name, value in parameters if "lora_" in name.rsplit(".", 1)[-1]]
     if not adapted:
         return None
-    return _hash([*(name for name, _ in adapted), _hash_values([value for _, value in adapted])])
+    return _hash([*(name for name, _ in adapted), _hash_values(value for _, value in adapted)])
 
 
 def _hash(lines: Iterable[str]) -> str:
@@ -90,16 +109,14 @@ def _hash(lines: Iterable[str]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _hash_values(arrays: list[mx.array]) -> str:
-    """A hash over ``SAMPLES`` evenly spread values of each array, read in one evaluation."""
-    samples = []
+def _hash_values(arrays: Iterable[mx.array]) -> str:
+    """A hash over ``SAMPLES`` evenly spread values of each array."""
+    digest = hashlib.sha256()
     for array in arrays:
         flat = array.reshape(-1)
         taken = flat[:: max(1, flat.size // SAMPLES)][:SAMPLES]
-        samples.append(taken.astype(mx.float32) if mx.issubdtype(taken.dtype, mx.floating) else taken)
-    mx.eval(samples)
-    digest = hashlib.sha256()
-    for taken in samples:
+        if mx.issubdtype(taken.dtype, mx.floating):
+            taken = taken.astype(mx.float32)
         digest.update(np.array(taken).tobytes())
     return digest.hexdigest()[:32]
 

@@ -188,6 +188,10 @@ NodeCount = Annotated[
         help="How many nodes; auto derives it from the number of states.",
     ),
 ]
+ShardModel = Annotated[
+    Literal["tensor", "pipeline"] | None,
+    typer.Option("--shard-model", help="Under mlx.launch: one teacher over all ranks, by mlx-lm's own sharding."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 # --- prompts
