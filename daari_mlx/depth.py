@@ -72,7 +72,7 @@ def without_layers(model: nn.Module, config: Config, dropped: Collection[int]) -
         if place >= len(found) or found[place] != wanted[old]:
             raise CannotDrop(
                 f"{_name(model)}: without {_listed(dropped)}, layer {old} would be another kind, since its place "
-                "or the number of layers decides what it is."
+                "decides what it is."
             )
     twin.eval()
     return twin, smaller
@@ -193,7 +193,7 @@ def _kind(name: str, module: nn.Module) -> Any:
         key: value
         for key, value in vars(module).items()
         if isinstance(value, (bool, int, float, str)) and not key.startswith("_") and not ITS_PLACE.search(key)
-        if key not in COUNTS  # some keep the whole model's
+        if key not in COUNTS  # some keep the whole model's; agreement is measured on the rebuilt one
     }
     arrays = {
         key: (tuple(value.shape), _digest(value) if key.startswith("_") else "")
