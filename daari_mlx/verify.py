@@ -111,6 +111,7 @@ class Verifier:
         self._block: list[int] = []
         self._owed = 0  # leading rows of the block that were committed before the round
         self._checkpoint: Checkpoint | None = None
+        self._draws: list[Draws] = []  # before the block, and after the draw of each of its rows
 
     def verify(self, last: int, draft: list[int]) -> Verified:
         """One forward over ``[*pending, last, *draft]``. Call :meth:`settle` before the next one.
@@ -123,12 +124,14 @@ class Verifier:
             draft = draft[: processor.allowed(history, draft)]
         self._block, self._owed = [*self.pending, last, *draft], len(self.pending)
         self._checkpoint = Checkpoint(self.cache, len(self._block))
+        self._draws = [] if self.sampler is None else [Draws()]
         try:
             logits, states = self.forward(mx.array(self._block, dtype=mx.uint32))
             verified = self._judge(logits[:, self._owed :], draft, history, last, states)
         except BaseException:
             self._checkpoint.back_to(0)
             self._checkpoint = None
+            self._keep_draws(0)
             raise
         self.pending = []
         if self.filters:
@@ -146,6 +149,7 @@ class Verifier:
         excess = len(self._block) - kept
         if checkpoint is None or not excess:
             return
+        self._keep_draws(emitted)
         dropped = checkpoint.drop(excess)
         self.pending = self._block[:kept] if dropped > excess else []
 
@@ -197,16 +201,20 @@ class Verifier:
     def _sample(self, logits: mx.array, draft: list[int]) -> tuple[list[int], list[mx.array]]:
         """Draw every row; then give back the random numbers that rejected rows used, so that draws equal plain's."""
         assert self.sampler is not None
-        tokens, logprobs, draws = [], [], []
+        tokens, logprobs = [], []
         for row in range(logits.shape[1]):
             logprobs.append(logits[:, row] - mx.logsumexp(logits[:, row], keepdims=True))
             tokens.append(self.sampler(logprobs[-1]))
-            draws.append(Draws())
+            self._draws.append(Draws())
         drawn = _ids(mx.concatenate(tokens))
-        accepted = count_accepted(draft, drawn)
-        if accepted < len(draft):
-            draws[accepted].give_back()
+        self._keep_draws(count_accepted(draft, drawn) + 1)
         return drawn, [row.squeeze(0) for row in logprobs]
+
+    def _keep_draws(self, rows: int) -> None:
+        """Give back the random numbers of all but the first ``rows`` rows."""
+        if rows + 1 < len(self._draws):
+            del self._draws[rows + 1 :]
+            self._draws[-1].give_back()
 
     def _row_by_row(self, logits: mx.array, draft: list[int], last: int) -> tuple[list[int], list[mx.array]]:
         """Processors see, at row i, prompt + emitted + draft[:i]; no row that is not emitted is shown to them."""
@@ -222,6 +230,8 @@ class Verifier:
             logprobs.append(processed - mx.logsumexp(processed, keepdims=True))
             drawn = mx.argmax(logprobs[-1], axis=-1) if self.sampler is None else self.sampler(logprobs[-1])
             tokens.extend(_ids(drawn.reshape(1)))
+            if self.sampler is not None:
+                self._draws.append(Draws())
             if row == len(draft) or tokens[row] != draft[row]:
                 break
         self.history = history
