@@ -14,7 +14,7 @@ from daari_mlx import cli, cli_graph, shell
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from make_sms_corpus import make_rows
 
-COMMANDS = ("compile", "extract", "generate", "chat", "bench", "inspect", "probe")
+COMMANDS = ("compile", "extract", "generate", "chat", "bench", "inspect", "probe", "tier")
 QUESTION = "Your visit with the eye clinic was moved to Saturday 2pm."
 
 
@@ -117,7 +117,7 @@ def test_help_is_instant_since_it_loads_no_framework():
     )
     command = [sys.executable, "-c", code, *COMMANDS]
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=cli_root()).stdout
-    assert out == f"{[0] * 9}\n[]\n"
+    assert out == f"{[0] * (len(COMMANDS) + 2)}\n[]\n"
 
 
 def test_every_command_is_listed_and_the_version_is_the_package_s():
