@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -145,7 +145,7 @@ class _Clock:
 
 def _light(workdir: Workdir) -> list[Shard]:
     """All shards without their states: 4 bytes a state stay in memory."""
-    light = [Shard(s.reduced[:0], s.tokens, s.rows, s.lead, s.prompts) for s in workdir.read_shards()]
+    light = [replace(s, reduced=s.reduced[:0]) for s in workdir.read_shards()]
     if not light:
         raise DaariError(f"The workdir {workdir.path} has no shards: extract again.")
     return light

@@ -60,6 +60,8 @@ def read(reader: Reader, part: Part) -> dict[str, np.ndarray]:
         "states": np.concatenate(reader.states(part.pieces)),
         "tokens": np.concatenate([np.array(s.tokens[row.start + 1 :], np.int32) for s, row in both]),
         "rows": np.array([len(row) for row in rows], np.int32),
+        "before": np.concatenate([np.array(s.tokens[: row.start + 1], np.int32) for s, row in both]),
+        "before_rows": np.array([row.start + 1 for row in rows], np.int32),
         "lead": np.array([max(0, s.answer_start - 1 - row.start) for s, row in both], np.int32),
         "prompts": np.array([prompt_hash(s.tokens[: s.answer_start]) for s in part.sequences], np.uint64),
     }

@@ -13,7 +13,7 @@ from daari_mlx.errors import DaariError
 from daari_mlx.files import load_arrays, read_json, write_json
 from daari_mlx.nodes import Projection
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Shard:
         rows: ``(S,)`` int32, how many rows each sequence has.
         lead: ``(S,)`` int32, how many of its first rows lie before the answer: they lead into it and are never drafted.
         prompts: ``(S,)`` uint64, content hash of each prompt.
+        before: the prompt tokens ahead of each sequence's rows, one sequence after the other, int32.
+        before_rows: ``(S,)`` int32, how many of them each sequence has.
     """
 
     reduced: np.ndarray
@@ -58,6 +60,8 @@ class Shard:
     rows: np.ndarray
     lead: np.ndarray
     prompts: np.ndarray
+    before: np.ndarray
+    before_rows: np.ndarray
 
 
 class Workdir:
