@@ -79,7 +79,7 @@ def make_tier(
     check_target(out)
     config = read_config(teacher.source)
     who = teacher.fingerprint()
-    _fuse(teacher.model)
+    fuse(teacher.model)
     cost = cost_of(teacher.model)
     with tempfile.TemporaryDirectory() as folder:
         sequences = answer_prompts(teacher, prompts, Workdir(folder), how.max_tokens)
@@ -194,7 +194,7 @@ def calibration_counts(measured: Measured) -> dict[str, list[float]]:
     return {"kept": kept, "judged": judged}
 
 
-def _fuse(model: nn.Module) -> None:
+def fuse(model: nn.Module) -> None:
     """Put an adapter's weights into the model's own, as mlx_lm.fuse does."""
     fused = [(name, module.fuse()) for name, module in model.named_modules() if hasattr(module, "fuse")]
     if fused:
