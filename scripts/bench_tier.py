@@ -23,10 +23,6 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
-import daari_mlx  # noqa: F401, I001  on Linux it loads a fast BLAS, which must happen before MLX is imported
-
-import mlx.core as mx
-
 from daari_mlx.artifact import versions
 from daari_mlx.blas import status
 from daari_mlx.data import Sequence, read_prompts
@@ -91,7 +87,9 @@ class Bench:
     """One verifier on one data set."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
+        import mlx.core as mx  # here: daari_mlx loads a fast BLAS, which must happen before
+
+        self.args, self.float32 = args, mx.float32
         self.teacher = load_teacher(args.model, adapter_path=args.adapter_path)
         self.config = read_config(args.model)
         fuse(self.teacher.model)
@@ -106,7 +104,7 @@ class Bench:
         model, config = quantised(self.teacher.model, self.config, bits, GROUP)
         model, config = without_layers(model, config, dropped)
         return Teacher(
-            dequantised(model, config, mx.float32)[0], self.teacher.tokenizer, f"{bits} bits, {len(dropped)} dropped"
+            dequantised(model, config, self.float32)[0], self.teacher.tokenizer, f"{bits} bits, {len(dropped)} dropped"
         )
 
     def answered(self, prompts: list[Any], what: str, max_tokens: int) -> list[Sequence]:
@@ -133,7 +131,7 @@ class Bench:
         for sequence in bar(answers, desc="pair", unit="prompt"):
             prompt, own = sequence.tokens[: sequence.answer_start], sequence.tokens[sequence.answer_start :]
             answer = both.generate(prompt, max_tokens=self.args.max_tokens)
-            verdict = compare(self.verifier, prompt, own, answer.tokens, self.args.max_tokens, bound_of(mx.float32))
+            verdict = compare(self.verifier, prompt, own, answer.tokens, self.args.max_tokens, bound_of(self.float32))
             failed += verdict.verdict == FAILED
             stats = answer.statistics
             full += stats.forwards == -(-stats.tokens // (self.args.block + 1))
@@ -153,7 +151,7 @@ class Bench:
         rows = [p for p in rows if len(p.tokens) <= self.args.max_prompt][: self.args.train]
         answers = self.answered(rows, "training answers", self.args.train_tokens)
         packed, config = quantised(self.teacher.model, self.config, 4, GROUP)
-        model, unpacked = dequantised(packed, config, mx.float32)
+        model, unpacked = dequantised(packed, config, self.float32)
         full = weight_bytes(quantised(self.teacher.model, self.config, 8, GROUP)[0])
         with bar(desc="leaving layers out", unit="tier") as progress:
 
