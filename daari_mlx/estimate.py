@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +28,20 @@ class Estimate:
     at_most: bool
 
     @classmethod
-    def of(cls, sequences: int, states: int, *, width: int, dimensions: int, sample: int, at_most: bool) -> Estimate:
-        """Of the number of sequences and states; ``width`` is that of a state, ``sample`` how many pass unreduced."""
+    def of(
+        cls, sequences: int, states: int, prompts: int, *, width: int, dimensions: int, sample: int, at_most: bool
+    ) -> Estimate:
+        """Of the number of sequences, of states and of tokens before them.
+
+        Args:
+            width: of a state.
+            dimensions: of a reduced state.
+            sample: how many states pass unreduced.
+            at_most: the answers are still to come.
+        """
         row = 2 * min(dimensions, width) + 4
         answers = 12 * states if at_most else 0  # as indented JSON
-        kept = states * row + sequences * SEQUENCE_BYTES + answers
+        kept = states * row + prompts * 4 + sequences * SEQUENCE_BYTES + answers
         return cls(kept, min(sample, states) * (4 * width + 4), states, at_most)
 
     def text(self, folder: Path, done: int) -> str:
@@ -49,8 +59,12 @@ class Estimate:
 
 
 def held_bytes(folder: Path) -> int:
-    """What lies in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0
+    """What lies in a folder, which others may be writing to."""
+    count = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            count += path.stat().st_size if path.is_file() else 0
+    return count
 
 
 def _size(count: int) -> str:

@@ -27,13 +27,14 @@ from daari_mlx.lock import Lock
 from daari_mlx.nodes import fit_projection
 from daari_mlx.progress import bar
 from daari_mlx.ranks import Alone
-from daari_mlx.shards import Part, cut, kept, read, reduce
+from daari_mlx.shards import LEAD, Part, cut, kept, read, reduce
 from daari_mlx.tap import FINAL, tap_model
 from daari_mlx.teacher import Teacher
 from daari_mlx.workdir import Plan, Workdir
 
 PART = 64  # sequences a shard holds
 SAMPLE_STATES = 8192  # states that the projection is fitted on
+TRIED = 16  # shards whose sequences show how forwards can be laid out
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +202,13 @@ def _hash(rows: list[Sequence] | list[Prompt]) -> str:
 
 
 def _estimate(rows: list[Sequence] | list[Prompt], width: int, options: ExtractOptions) -> Estimate:
+    given = [row for row in rows if isinstance(row, Sequence)]
     asked = [row for row in rows if isinstance(row, Prompt)]
-    states = sum(len(kept(row)) for row in rows if isinstance(row, Sequence)) + len(asked) * (options.max_tokens + 1)
+    states = sum(len(kept(s)) for s in given) + len(asked) * (options.max_tokens + LEAD)
     return Estimate.of(
         len(rows),
         states,
+        sum(kept(s).start + 1 for s in given) + sum(len(p.tokens) for p in asked),
         width=width,
         dimensions=options.dimensions,
         sample=SAMPLE_STATES + PART * states // max(1, len(rows)),  # whole shards are taken
@@ -224,7 +227,8 @@ def _layout(
     path = workdir.layout_path
     crew.gather([path], everyone=True)
     for _ in crew.mine([path]):
-        write_json(path, choose(teacher, options.layer, [p for part in parts for p in part.pieces]).as_json())
+        pieces = [piece for part in parts[:TRIED] for piece in part.pieces]
+        write_json(path, choose(teacher, options.layer, pieces).as_json())
     crew.gather([path], everyone=True)
     record = read_json(path, "record of how forwards are laid out (remove the workdir and extract again)")
     return Layout(record.get("prefixes") is True, record.get("batches") is True)

@@ -39,7 +39,7 @@ class Lock:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 self._take(run)
-                if os.path.exists(path) and os.stat(path).st_ino == os.fstat(self._file).st_ino:
+                if _is(path, self._file):
                     break  # else its last holder has removed it meanwhile: the lock is on a file that is gone
             except BaseException:
                 os.close(self._file)
@@ -89,6 +89,13 @@ class Lock:
         if not self.joined:
             self._path.unlink(missing_ok=True)
         os.close(self._file)
+
+
+def _is(path: Path, file: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file))
+    except FileNotFoundError:
+        return False
 
 
 def _read(path: Path) -> dict[str, Any]:

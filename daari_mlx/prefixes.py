@@ -23,7 +23,7 @@ def shared_prefixes(heads: list[list[int]], parts: int) -> list[int]:
     """
     order = sorted(range(len(heads)), key=lambda i: heads[i])
     lengths = [0] * len(heads)
-    waiting = [(0, len(order), 0)]  # ranges of `order` and the prefix that all in them have so far
+    waiting = [(0, len(order), 0)] if order else []  # ranges of `order` and the prefix that all in them have so far
     while waiting:
         start, end, shared = waiting.pop()
         first, last = heads[order[start]], heads[order[end - 1]]

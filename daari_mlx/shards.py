@@ -20,11 +20,16 @@ class Part:
 
     Attributes:
         sequences: in the order of their rows.
-        pieces: how each of them is read.
+        prefixes: how many first tokens each of them has out of a shared cache.
     """
 
     sequences: list[Sequence]
-    pieces: list[Piece]
+    prefixes: list[int]
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """How each sequence is read; made anew, so that only the part at hand is in memory twice."""
+        return [Piece(s.tokens[:-1], kept(s).start, n) for s, n in zip(self.sequences, self.prefixes, strict=True)]
 
     @property
     def tokens(self) -> int:
@@ -47,9 +52,8 @@ def cut(sequences: list[Sequence], size: int, seed: int) -> list[Part]:
     order = np.random.default_rng(seed).permutation(len(sequences))
     count = -(-len(order) // size)
     shared = shared_prefixes([s.tokens[: kept(s).start] for s in sequences], count)
-    pieces = [Piece(s.tokens[:-1], kept(s).start, n) for s, n in zip(sequences, shared, strict=True)]
     chosen = [order[k * size : (k + 1) * size] for k in range(count)]
-    return [Part([sequences[i] for i in some], [pieces[i] for i in some]) for some in chosen]
+    return [Part([sequences[i] for i in some], [shared[i] for i in some]) for some in chosen]
 
 
 def read(reader: Reader, part: Part) -> dict[str, np.ndarray]:
