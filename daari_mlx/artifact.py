@@ -17,28 +17,17 @@ from typing import Any
 import mlx.nn as nn
 import numpy as np
 
+from daari_mlx.arrays import DTYPES, from_arrays, to_arrays
 from daari_mlx.card import card_text
 from daari_mlx.errors import DaariError
 from daari_mlx.files import load_arrays, read_json, save_arrays, whole, write_json
 from daari_mlx.fingerprint import describe, differences, fingerprint
 from daari_mlx.graph import Graph
-from daari_mlx.nodes import Nodes, Projection
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
-_ARRAYS = {  # name in the file: dtype in memory
-    "projection.mean": np.float32,
-    "projection.basis": np.float32,
-    "nodes.centroids": np.float32,
-    "nodes.support": np.int32,
-    "edges.start": np.int32,
-    "edges.token": np.int32,
-    "edges.probability": np.float32,
-    "steps.key": np.int64,
-    "steps.node": np.int32,
-    "prompts": np.uint64,
-}
-_TYPES = {"float32": "F32", "int32": "I32", "int64": "I64", "uint64": "U64"}  # safetensors' names
+MAX_JSON, MAX_HEADER = 256 << 10, 64 << 10  # bytes, far more than needed: JSON can take 25 times its size in memory
+_TYPES = {"float32": "F32", "int32": "I32", "int64": "I64", "uint64": "U64", "uint8": "U8"}  # safetensors' names
 
 
 def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:
@@ -54,13 +43,14 @@ def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:
     check_target(path)
     with whole(path) as beside:
         beside.mkdir(parents=True, exist_ok=True)
-        save_arrays(beside / ARRAYS, _to_arrays(graph))
+        save_arrays(beside / ARRAYS, to_arrays(graph))
         config = {
             "format_version": FORMAT_VERSION,
             "teacher": graph.teacher,
             "layer": graph.layer,
             "vocab_size": graph.vocab_size,
             "hidden_size": graph.hidden_size,
+            "sources": list(graph.arbiter.names),
             "settings": stats.get("settings", {}),
             "counts": {
                 name: stats[name] for name in ("states", "sequences", "nodes", "edges", "steps") if name in stats
@@ -102,7 +92,7 @@ def load_graph(path: str | Path) -> Graph:
     path = Path(path)
     if not path.is_dir():
         raise DaariError(f"There is no graph at {path}: give the folder that daari-mlx compile wrote.")
-    config = read_json(path / CONFIG, "graph's config.json")
+    config = _read_small(path / CONFIG, "graph's config.json")
     if "format_version" not in config:
         raise DaariError(
             f"{path} is not a graph (its config.json has no format_version): "
@@ -123,7 +113,7 @@ def load_graph(path: str | Path) -> Graph:
             f"{path / CONFIG} was altered: its entries do not match the hash in it. Compile it anew, or fetch it again."
         )
     _check_file(path / ARRAYS, str(config.get("arrays_sha256")))
-    graph = _from_arrays(load_arrays(path / ARRAYS), config)
+    graph = from_arrays(load_arrays(path / ARRAYS), config)
     try:
         graph.check()
     except DaariError as error:
@@ -138,7 +128,7 @@ def load_graph(path: str | Path) -> Graph:
 
 def read_stats(path: str | Path) -> dict[str, Any]:
     """The ``compile_stats.json`` of an artifact."""
-    return read_json(Path(path) / STATS, "compile_stats.json")
+    return _read_small(Path(path) / STATS, "compile_stats.json")
 
 
 def attach(graph: Graph | str | Path, model: nn.Module, tokenizer: Any) -> Graph:
@@ -188,35 +178,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _to_arrays(graph: Graph) -> dict[str, np.ndarray]:
-    return {
-        "projection.mean": graph.nodes.projection.mean,
-        "projection.basis": graph.nodes.projection.basis,
-        "nodes.centroids": graph.nodes.centroids,
-        "nodes.support": graph.support,
-        "edges.start": graph.edge_start,
-        "edges.token": graph.edge_token,
-        "edges.probability": graph.edge_probability,
-        "steps.key": graph.step_key,
-        "steps.node": graph.step_node,
-        "prompts": graph.prompts,
-    }
-
-
-def _from_arrays(arrays: dict[str, np.ndarray], config: dict[str, Any]) -> Graph:
-    return Graph(
-        nodes=Nodes(Projection(arrays["projection.mean"], arrays["projection.basis"]), arrays["nodes.centroids"]),
-        layer=config["layer"],
-        vocab_size=config["vocab_size"],
-        edge_start=arrays["edges.start"],
-        edge_token=arrays["edges.token"],
-        edge_probability=arrays["edges.probability"],
-        support=arrays["nodes.support"],
-        step_key=arrays["steps.key"],
-        step_node=arrays["steps.node"],
-        teacher=config["teacher"],
-        prompts=arrays["prompts"],
-    )
+def _read_small(path: Path, what: str) -> dict[str, Any]:
+    if path.is_file() and path.stat().st_size > MAX_JSON:
+        raise DaariError(
+            f"The {what} at {path} has {path.stat().st_size} bytes; none that belongs here has {MAX_JSON}."
+        )
+    return read_json(path, what)
 
 
 def _check_file(path: Path, expected: str) -> None:
@@ -231,6 +198,10 @@ def _check_file(path: Path, expected: str) -> None:
             raise DaariError(
                 f"{path} is truncated: {size} bytes are fewer than its header says. Compile it anew, or fetch it again."
             )
+        if length > MAX_HEADER:
+            raise DaariError(
+                f"{path} is damaged: its header has {length} bytes, that of a graph has under {MAX_HEADER}."
+            )
         try:
             header = json.loads(file.read(length))
             entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
@@ -240,10 +211,10 @@ def _check_file(path: Path, expected: str) -> None:
             }
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise DaariError(f"{path} is damaged: its header cannot be read ({error}).") from error
-    if set(described) != set(_ARRAYS):
-        raise DaariError(f"{path} is damaged: it should hold {sorted(_ARRAYS)}, found {sorted(described)}.")
+    if set(described) != set(DTYPES):
+        raise DaariError(f"{path} is damaged: it should hold {sorted(DTYPES)}, found {sorted(described)}.")
     for name, (kind, shape, begin, end) in described.items():
-        dtype = np.dtype(_ARRAYS[name])
+        dtype = np.dtype(DTYPES[name])
         count = 1
         for extent in shape:
             count *= extent

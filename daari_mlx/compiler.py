@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from daari_mlx.build import build_graph
+from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
 from daari_mlx.extract import extraction_record
-from daari_mlx.graph import MAX_EDGES, Graph
+from daari_mlx.graph import Graph
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
 from daari_mlx.progress import bar
 from daari_mlx.workdir import Shard, Workdir
@@ -55,30 +56,18 @@ def compile_graph(workdir: Workdir, *, nodes: int | None = None, seed: int = 0) 
     centroids = _cluster(_sample(workdir, states, min(states, count * FIT_STATES_PER_NODE), seed), count, seed)
     found = Nodes(workdir.read_projection(), centroids)
     clock.lap("cluster")
-    labels = _label(workdir, found, states)
+    corpus = _corpus(shards, _label(workdir, found, states))
     clock.lap("label")
-    tokens = np.concatenate([s.tokens for s in shards])
-    follows, drafted = _rows(shards)
-    vocab_size = max(int(plan.teacher["vocab_size"]), int(tokens.max()) + 1)
-    edge_start, edge_token, edge_probability, support = _edges(labels[drafted], tokens[drafted], count, vocab_size)
-    step_key, step_node = _steps(labels, tokens, follows, count, vocab_size)
-    clock.lap("count")
-    graph = Graph(
-        nodes=found,
-        layer=plan.layer,
-        vocab_size=vocab_size,
-        edge_start=edge_start,
-        edge_token=edge_token,
-        edge_probability=edge_probability,
-        support=support,
-        step_key=step_key,
-        step_node=step_node,
+    vocab_size = max(int(plan.teacher["vocab_size"]), int(corpus.tokens.max()) + 1)
+    graph = replace(
+        build_graph(found, corpus, layer=plan.layer, vocab_size=vocab_size, seed=seed),
         teacher=plan.teacher,
         prompts=np.unique(np.concatenate([s.prompts for s in shards])),
     )
     graph.check()
+    clock.lap("build")
     stats = {
-        **summary(graph, int(drafted.sum())),
+        **summary(graph, int(corpus.answers().sum())),
         "states": states,
         "sequences": extraction["sequences"],
         "seconds": {**extraction["seconds"], **clock.laps},  # type: ignore[dict-item]
@@ -193,46 +182,13 @@ def _label(workdir: Workdir, nodes: Nodes, states: int) -> IntArray:
     return labels
 
 
-def _rows(shards: list[Shard]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """For every state: whether the next row continues its sequence, and whether it chose an answer token."""
-    rows = np.concatenate([s.rows for s in shards]).astype(np.int64)
-    lead = np.concatenate([s.lead for s in shards])
-    ends = np.cumsum(rows)
-    follows = np.ones(int(ends[-1]), bool)
-    follows[ends - 1] = False
-    drafted = np.arange(len(follows)) - np.repeat(ends - rows, rows) >= np.repeat(lead, rows)
-    return follows, drafted
-
-
-def _edges(
-    labels: IntArray, tokens: IntArray, count: int, vocab_size: int
-) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
-    """The ``MAX_EDGES`` commonest tokens of each node with their shares, and the support of each node."""
-    key, seen = np.unique(labels.astype(np.int64) * vocab_size + tokens, return_counts=True)
-    node, token = key // vocab_size, key % vocab_size
-    support = np.bincount(labels, minlength=count)
-    order = np.lexsort((token, -seen, node))
-    node, token, seen = node[order], token[order], seen[order]
-    first = np.searchsorted(node, np.arange(count))
-    kept = np.arange(len(node)) - first[node] < MAX_EDGES
-    start = np.searchsorted(node[kept], np.arange(count + 1)).astype(np.int32)
-    share = (seen[kept] / support[node[kept]]).astype(np.float32)
-    return start, token[kept].astype(np.int32), share, support.astype(np.int32)
-
-
-def _steps(
-    labels: IntArray, tokens: IntArray, follows: NDArray[np.bool_], count: int, vocab_size: int
-) -> tuple[NDArray[np.int64], IntArray]:
-    """Where each (node, token) mostly led, and, from "any node" (number ``count``), where each token mostly led."""
-    origin, target = labels[:-1][follows[:-1]].astype(np.int64), labels[1:][follows[:-1]]
-    token = tokens[:-1][follows[:-1]]
-    keys, nodes = [], []
-    for source in (origin, np.full_like(origin, count)):
-        step, seen = np.unique((source * vocab_size + token) * (count + 1) + target, return_counts=True)
-        key, node = step // (count + 1), step % (count + 1)
-        order = np.lexsort((node, -seen, key))
-        key, node = key[order], node[order]
-        best = np.concatenate([[True], key[1:] != key[:-1]]) if len(key) else np.zeros(0, bool)
-        keys.append(key[best])
-        nodes.append(node[best])
-    return np.concatenate(keys), np.concatenate(nodes).astype(np.int32)
+def _corpus(shards: list[Shard], labels: IntArray) -> Corpus:
+    """The labelled corpus of some shards."""
+    return Corpus(
+        labels,
+        np.concatenate([s.tokens for s in shards]),
+        np.concatenate([s.rows for s in shards]).astype(np.int64),
+        np.concatenate([s.lead for s in shards]).astype(np.int64),
+        np.concatenate([s.before for s in shards]),
+        np.concatenate([s.before_rows for s in shards]).astype(np.int64),
+    )

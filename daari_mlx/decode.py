@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import time
 from collections.abc import Generator
@@ -30,6 +29,7 @@ from daari_mlx.rewind import cached_tokens, refuses_drafts
 from daari_mlx.rounds import Emitted, generate_step
 from daari_mlx.stops import stop_list, until_stop
 from daari_mlx.tap import FINAL, Tap, tap_model
+from daari_mlx.wired import wired
 
 DraftLength = int | Literal["auto"]
 
@@ -215,9 +215,10 @@ def choose_drafter(
         raise DaariError(
             f"The graph reads states of width {known.hidden_size}, this teacher's are {width} wide: compile it anew."
         )
+    ends = tokenizer.eos_token_ids
     if num_draft_tokens == "auto":
-        return GraphDrafter(known, cost=probe.cost_of(model)), tap
-    return GraphDrafter(known, num_draft_tokens=num_draft_tokens), tap
+        return GraphDrafter(known, cost=probe.cost_of(model), ends=ends), tap
+    return GraphDrafter(known, num_draft_tokens=num_draft_tokens, ends=ends), tap
 
 
 def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int]) -> list[int]:
@@ -246,7 +247,6 @@ def _responses(
 ) -> Generator[GenerationResponse, None, None]:
     """Tokens to text and figures, exactly as mlx-lm counts and ends them."""
     detokenizer = tokenizer.detokenizer
-    wired_limit = importlib.import_module("mlx_lm.generate").wired_limit
     count, prompt_tps, start = 0, 0.0, time.perf_counter()
 
     def response(step: Emitted, finish_reason: str | None) -> GenerationResponse:
@@ -265,20 +265,30 @@ def _responses(
             statistics=statistics,
         )
 
-    with wired_limit(model, [options.run_stream()]):
+    def next_response(step: Emitted) -> GenerationResponse:
+        nonlocal count, prompt_tps, start
+        if count == 0:
+            now = time.perf_counter()
+            prompt_tps, start = prompt_tokens / (now - start), now
+        count += 1
+        ended = step.token in tokenizer.eos_token_ids
+        if not ended:
+            detokenizer.add_token(step.token)
+        if not ended and count != options.max_tokens:
+            return response(step, None)
+        detokenizer.finalize()
+        return response(step, "stop" if ended else "length")
+
+    with wired(model, options.run_stream()):
         try:
             for step in steps:
-                if count == 0:
-                    now = time.perf_counter()
-                    prompt_tps, start = prompt_tokens / (now - start), now
-                count += 1
-                ended = step.token in tokenizer.eos_token_ids
-                if not ended:
-                    detokenizer.add_token(step.token)
-                if ended or count == options.max_tokens:
-                    break
-                yield response(step, None)
+                try:
+                    made = next_response(step)
+                except BaseException as error:
+                    steps.throw(error)  # nobody will see this token: its row leaves the cache
+                    raise
+                if made.finish_reason is not None:
+                    steps.close()  # the cache is exact before the last response is out
+                yield made
         finally:
-            steps.close()  # the cache is exact from here on
-        detokenizer.finalize()
-        yield response(step, "stop" if ended else "length")
+            steps.close()

@@ -1,17 +1,22 @@
-"""Stage 6, draft: walk the graph from the teacher's true state and propose tokens.
+"""Stage 6, draft: from the teacher's true state, propose tokens.
 
-A drafter is anything with the one method of :class:`Drafter`. The walk is table look-ups: no matrix product per token;
-re-anchoring, once a round, is the only arithmetic.
+A drafter is anything with the one method of :class:`Drafter`. That of a graph looks up tables: no matrix product per
+token; re-anchoring, once a round, is the only arithmetic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from daari_mlx.graph import NO_NODE, Graph
 from daari_mlx.length import MAX_DRAFT, Cost, Trust, best_length
 from daari_mlx.nodes import FloatArray
+from daari_mlx.sources import Sources
+
+WAKEFUL = 3  # rounds in which no draft pays before the first rest
+LONGEST_REST = 8
 
 
 @dataclass(slots=True)
@@ -40,7 +45,6 @@ class Draft:
         probabilities: the drafter's probability that each is right, given that all before it are.
         sources: which source drafted each; empty where the drafter has only one.
         anchor: the node of the teacher's true state, or ``NO_NODE``.
-        nodes: the node stood on when each token was drafted.
         rest: in how many rounds after this one nothing will be drafted, whatever the teacher says: the loop may run
             those ahead as mlx-lm's own does.
     """
@@ -49,7 +53,6 @@ class Draft:
     probabilities: list[float] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     anchor: int = NO_NODE
-    nodes: list[int] = field(default_factory=list)
     rest: int = 0
 
     def first(self, length: int) -> Draft:
@@ -59,7 +62,6 @@ class Draft:
             tokens=self.tokens[:length],
             probabilities=self.probabilities[:length],
             sources=self.sources[:length],
-            nodes=self.nodes[:length],
         )
 
     def source_of(self, position: int) -> str:
@@ -82,39 +84,61 @@ class Drafter(Protocol):
 
 
 class GraphDrafter:
-    """Anchors on the teacher's state, takes the step of the token chosen there, and walks top edges.
+    """Anchors on the teacher's state, then lets the graph's sources name token after token, as far as it pays.
+
+    One drafter serves one conversation at a time: what was said in it is a source too.
 
     Args:
         graph: the compiled graph.
         num_draft_tokens: draft exactly this many tokens when the graph knows so many; None lets the path's
             probability and ``cost`` decide.
         cost: T(m)/T(1) of this teacher on this machine; needed when ``num_draft_tokens`` is None.
+        ends: token ids that end an answer: nothing is drafted behind them.
     """
 
-    def __init__(self, graph: Graph, *, num_draft_tokens: int | None = None, cost: Cost | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        num_draft_tokens: int | None = None,
+        cost: Cost | None = None,
+        ends: Collection[int] = (),
+    ) -> None:
         if num_draft_tokens is None and cost is None:
             raise ValueError("GraphDrafter needs num_draft_tokens or a cost curve to choose a length from.")
         self.graph = graph
         self.layer = graph.layer
         self.num_draft_tokens = num_draft_tokens
         self.cost = cost
+        self.ends = frozenset(ends)
+        self.sources = Sources(graph, graph.arbiter.names)
         self._trust = Trust()
         self._shown = (0, Draft())  # where the newest path began, and as much of it as is judged: one token at least
+        self._idle = 0  # rounds without a draft in a row
 
     def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
-        """See :meth:`Drafter.draft`; empty when there is no state or the graph has never seen this step."""
+        """See :meth:`Drafter.draft`; empty when there is no state or no source knows how to go on."""
         if context.state is None:
             return Draft()
         self._learn(context.tokens)
         anchor = self.graph.nodes.anchor(context.state)
-        most = MAX_DRAFT if self.num_draft_tokens is None else self.num_draft_tokens
-        draft = self.walk(self.graph.step(anchor, context.tokens[-1]), min(limit, most))
-        draft.anchor = anchor
-        if self.cost is not None and self.num_draft_tokens is None:
-            length = best_length([p * self._trust.factor for p in draft.probabilities], self.cost, pending)
-            self._shown = (len(context.tokens), draft.first(max(length, 1)))
-            draft = draft.first(length)
-        return draft
+        moment = self.sources.start(context.tokens, anchor)
+        arbiter, heard = self.graph.arbiter, self.sources.all
+        if self.num_draft_tokens is not None:
+            proposal = arbiter.propose(heard, moment, min(limit, self.num_draft_tokens), self.ends, floor=0.0)
+            return Draft(proposal.tokens, proposal.probabilities, proposal.sources, anchor)
+        proposal = arbiter.propose(heard, moment, min(limit, MAX_DRAFT), self.ends)
+        draft = Draft(proposal.tokens, proposal.probabilities, proposal.sources, anchor)
+        assert self.cost is not None
+        cost = self.cost.at(len(context.tokens))
+        length = best_length([p * self._trust.factor for p in draft.probabilities], cost, pending)
+        self._shown = (len(context.tokens), draft.first(max(length, 1)))
+        self._idle = 0 if length else self._idle + 1
+        return replace(draft.first(length), rest=self._rest())
+
+    def _rest(self) -> int:
+        """Rounds in which nothing will be drafted, after many in which nothing paid."""
+        return 0 if self._idle < WAKEFUL else min(2 ** (self._idle - WAKEFUL), LONGEST_REST)
 
     def _learn(self, tokens: list[int]) -> None:
         """Compare the newest path with what the teacher said since."""
@@ -124,18 +148,3 @@ class GraphDrafter:
             self._trust.learn(probability, own == drafted)
             if own != drafted:
                 break
-
-    def walk(self, node: int, limit: int) -> Draft:
-        """Follow top edges from ``node`` for at most ``limit`` tokens, or until nothing more was ever observed."""
-        token_of, probability_of, target_of = self.graph.walk
-        draft = Draft()
-        while node != NO_NODE and len(draft.tokens) < limit:
-            probability = probability_of[node]
-            if probability == 0:
-                break
-            draft.tokens.append(token_of[node])
-            draft.probabilities.append(probability)
-            draft.nodes.append(node)
-            node = target_of[node]
-        draft.sources = ["edge"] * len(draft.tokens)
-        return draft

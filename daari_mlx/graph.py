@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from daari_mlx.arbiter import Arbiter, counted
+from daari_mlx.cells import KINDS, kind
 from daari_mlx.errors import DaariError
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
+from daari_mlx.paths import END, REACH, Paths, no_paths
+from daari_mlx.text import BREAK, MAX_TOKEN, Text, no_text
 
 MAX_EDGES = 32  # outgoing edges kept a node
-UNSEEN = 2  # steps with another token that every node is taken to have had besides the observed ones
 NO_NODE = -1
 
 
@@ -34,6 +37,10 @@ class Graph:
         step_key: ``(S,)`` int64, sorted and distinct: ``node * V + token``. Node N stands for "any node": where a
             token mostly leads when this node never took it.
         step_node: ``(S,)`` int32, the node each step leads to.
+        group: ``(N,)`` int32, the group of nodes that each belongs to, in ``[0, N)``.
+        text: the answers themselves.
+        paths, group_paths: how the teacher went on from each node, and from each group.
+        arbiter: how far each source can be trusted.
         teacher: the fingerprint of the teacher it was compiled from.
         prompts: sorted uint64 content hashes of the prompts it was compiled from: a benchmark refuses those.
     """
@@ -47,6 +54,11 @@ class Graph:
     support: IntArray
     step_key: NDArray[np.int64]
     step_node: IntArray
+    group: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
+    text: Text = field(default_factory=no_text)
+    paths: Paths = field(default_factory=no_paths)
+    group_paths: Paths = field(default_factory=no_paths)
+    arbiter: Arbiter = field(default_factory=counted)
     teacher: dict[str, Any] = field(default_factory=dict)
     prompts: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
 
@@ -72,29 +84,40 @@ class Graph:
         return NO_NODE
 
     @cached_property
-    def walk(self) -> tuple[list[int], list[float], list[int]]:
-        """Per node: the token of its top edge, the chance that it is right, and the node it leads to.
+    def walk(self) -> tuple[list[int], list[int], list[int]]:
+        """Per node: the token of its top edge, its kind (see :func:`daari_mlx.cells.kind`), the node it leads to.
 
-        The chance is the edge's share, drawn down where the node was seen rarely: a share counted on the text that made
-        the node is too good to be true, and the more so the fewer states it has.
-
-        Plain lists, since a walk reads single items: 40 ns an item against 100 ns from an array. A node without
-        edges has probability 0 and ``NO_NODE``; so leads an edge after which nothing was ever observed.
+        Plain lists, since a walk reads single items: 40 ns an item against 100 ns from an array. A node without edges
+        has the token -1 and leads to ``NO_NODE``; so does an edge after which nothing was ever observed.
         """
-        first = self.edge_start[:-1]
-        has_edge = self.edge_start[1:] > first
-        row = np.where(has_edge, first, 0)
-        empty = len(self.edge_token) == 0
-        token = np.zeros(self.size, np.int32) if empty else np.where(has_edge, self.edge_token[row], 0)
-        probability = np.zeros(self.size, np.float32) if empty else np.where(has_edge, self.edge_probability[row], 0)
-        seen = np.maximum(self.support, 1)
-        probability = probability * (seen / (seen + UNSEEN)).astype(np.float32)
-        key = np.arange(self.size, dtype=np.int64) * self.vocab_size + token
-        found = np.searchsorted(self.step_key, key)
-        inside = np.minimum(found, max(len(self.step_key) - 1, 0))
-        known = has_edge & (self.step_key[inside] == key) if len(self.step_key) else has_edge & False
-        target = np.where(known, self.step_node[inside], NO_NODE) if len(self.step_key) else np.full(self.size, NO_NODE)
-        return token.tolist(), probability.tolist(), target.tolist()
+        has_edge = self.edge_start[1:] > self.edge_start[:-1]
+        row = np.where(has_edge, self.edge_start[:-1], 0)
+        if not has_edge.any():
+            return [-1] * self.size, [0] * self.size, [NO_NODE] * self.size
+        token = np.where(has_edge, self.edge_token[row], -1)
+        kinds = kind(np.where(has_edge, self.edge_probability[row], 0), np.maximum(self.support, 1))
+        target = np.full(self.size, NO_NODE)
+        if len(self.step_key):
+            key = np.arange(self.size, dtype=np.int64) * self.vocab_size + token
+            found = np.minimum(np.searchsorted(self.step_key, key), len(self.step_key) - 1)
+            target = np.where(has_edge & (self.step_key[found] == key), self.step_node[found], NO_NODE)
+        return token.tolist(), kinds.tolist(), target.tolist()
+
+    @cached_property
+    def groups(self) -> list[int]:
+        """``group`` as a list."""
+        return self.group.tolist()
+
+    def follow(self, node: int, limit: int) -> tuple[list[int], list[int]]:
+        """The walk along top edges from ``node``: at most ``limit`` tokens, and the node each was said on."""
+        token_of, _, target_of = self.walk
+        tokens: list[int] = []
+        nodes: list[int] = []
+        while node != NO_NODE and token_of[node] >= 0 and len(tokens) < limit:
+            tokens.append(token_of[node])
+            nodes.append(node)
+            node = target_of[node]
+        return tokens, nodes
 
     def check(self) -> None:
         """Raise :class:`DaariError` unless every array has its shape, type and range; a hostile file ends here."""
@@ -134,7 +157,39 @@ class Graph:
             "steps.key holds a key outside the graph",
         )
         require(in_range(self.step_node, 0, size), "steps.node holds a node outside the graph")
+        self._check_text()
         require(bool((self.prompts[1:] > self.prompts[:-1]).all()), "prompts is not sorted")
+
+    def _check_text(self) -> None:
+        """The same for what sources besides the walk read."""
+        tokens, order, size = self.text.tokens, self.text.order, self.size
+        expect("nodes.group", self.group, np.int32, (size,) if len(self.group) else (0,))
+        require(in_range(self.group, 0, size), "nodes.group holds a group outside the graph")
+        require(tokens.ndim == 1 and order.ndim == 1, "an array has other dimensions")
+        expect("text.tokens", tokens, np.int32, (len(tokens),))
+        expect("text.order", order, np.int32, (len(order),))
+        expect("text.kinds", self.text.kinds, np.uint8, (len(tokens),))
+        require(in_range(tokens, BREAK, min(self.vocab_size, MAX_TOKEN)), "text.tokens holds an id that is none")
+        require(len(tokens) == 0 or tokens[-1] == BREAK, "the text does not end its last sequence")
+        require(in_range(order, 0, len(tokens) - 1), "text.order points outside the text")
+        require(bool((tokens[order] != BREAK).all()), "text.order points at the end of a sequence")
+        require(in_range(self.text.kinds, 0, KINDS), "text.kinds holds a kind that is none")
+        for name, paths in (("paths", self.paths), ("group_paths", self.group_paths)):
+            count = len(paths.key)
+            expect(f"{name}.key", paths.key, np.int64, (count,))
+            expect(f"{name}.place", paths.place, np.int32, (count,))
+            expect(f"{name}.kinds", paths.kinds, np.uint8, (count, REACH))
+            require(bool((np.diff(paths.key) > 0).all()), f"{name}.key is not sorted")
+            require(in_range(paths.key, 0, size * self.vocab_size), f"{name}.key holds a key outside the graph")
+            require(in_range(paths.place, 0, len(tokens)), f"{name}.place points outside the text")
+            steps = (paths.kinds != END).argmin(axis=1) + REACH * (paths.kinds != END).all(axis=1)
+            require(bool((paths.kinds[paths.kinds != END] < KINDS).all()), f"{name}.kinds holds a kind that is none")
+            require(bool((paths.place + steps < len(tokens)).all()), f"{name} run out of the text")
+        require(len(self.group_paths.key) == 0 or len(self.group) == size, "its nodes have no groups")
+        require(all(np.isfinite(odds).all() for odds in self.arbiter.odds), "arbiter.odds holds a value not finite")
+        weights = self.arbiter.weights
+        expect("arbiter.weights", weights, np.float32, (len(self.arbiter.names), 4))
+        require(bool(np.isfinite(weights).all() and np.isfinite(self.arbiter.bias)), "the arbiter is not finite")
 
 
 def expect(name: str, array: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from daari_mlx.artifact import STATS, read_stats
-from daari_mlx.draft import GraphDrafter
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import describe
 from daari_mlx.graph import Graph
@@ -81,7 +80,7 @@ def graph_view(graph: Graph, path: str, tokenizer: Any, top: int) -> dict[str, A
 
 def _node_view(graph: Graph, node: int, tokenizer: Any) -> dict[str, Any]:
     edges = range(graph.edge_start[node], graph.edge_start[node + 1])[:SHOWN_EDGES]
-    walked = GraphDrafter(graph, num_draft_tokens=PATH_TOKENS).walk(node, PATH_TOKENS)
+    path, _ = graph.follow(node, PATH_TOKENS)
     return {
         "node": node,
         "support": int(graph.support[node]),
@@ -93,8 +92,8 @@ def _node_view(graph: Graph, node: int, tokenizer: Any) -> dict[str, Any]:
             }
             for edge in edges
         ],
-        "path": walked.tokens,
-        "path_text": _words(tokenizer, walked.tokens),
+        "path": path,
+        "path_text": _words(tokenizer, path),
     }
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from daari_mlx.draft import GraphDrafter
 from daari_mlx.graph import Graph
 from daari_mlx.length import MAX_DRAFT
 from daari_mlx.nodes import Nodes, Projection
@@ -62,12 +61,11 @@ def made_up_graph(nodes: int, width: int, seed: int = 0) -> Graph:
 def measure(nodes: int, width: int, repeats: int = REPEATS) -> Iterator[dict[str, Any]]:
     """One record for each of walk and re-anchor, warm and cold; times in µs."""
     graph, rng = made_up_graph(nodes, width), np.random.default_rng(1)
-    drafter = GraphDrafter(graph, num_draft_tokens=MAX_DRAFT)
     states = rng.normal(size=(64, width)).astype(np.float32)
     starts, tokens = rng.integers(0, nodes, repeats).tolist(), graph.edge_token[:: EDGES + 1].tolist()
 
     def walk(index: int) -> int:
-        return len(drafter.walk(starts[index], MAX_DRAFT).tokens)
+        return len(graph.follow(starts[index], MAX_DRAFT)[0])
 
     def re_anchor(index: int) -> int:
         graph.step(graph.nodes.anchor(states[index % len(states)]), tokens[index % len(tokens)])

@@ -71,7 +71,7 @@ def test_graphs_of_next_to_nothing_work(edges: dict[int, dict[int, float]], step
     token, probability, target = graph.walk
     assert probability[0] == 0.0 and (0.0 < probability[1] < 1.0) == bool(edges)
     assert target == [NO_NODE, 0 if edges and steps else NO_NODE]
-    assert len(token) == 2 and GraphDrafter(graph, num_draft_tokens=3).walk(0, 3).tokens == []
+    assert len(token) == 2 and graph.follow(0, 3)[0] == []
 
 
 def damaged(**changes: Any) -> Graph:
@@ -176,5 +176,5 @@ def test_a_changed_value_is_refused_or_harmless(name: str, data: st.DataObject) 
         return
     drafter = GraphDrafter(graph, num_draft_tokens=5)
     for node in range(graph.size):
-        assert len(drafter.walk(node, 5).tokens) <= 5
+        assert len(graph.follow(node, 5)[0]) <= 5
         assert all(NO_NODE <= graph.step(node, t) < graph.size for t in range(graph.vocab_size))

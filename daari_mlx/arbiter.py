@@ -1,0 +1,139 @@
+"""Stage 6, arbitration: how far each source can be trusted, and how their voices add up to one probability.
+
+Each source's cell has a share of right tokens, counted on text that the graph had not seen. Sources that name the same
+token add to its log-odds, sources that name another take from it, each by the weights of a logistic regression on the
+same text: a maximum over the sources would promise too much, and a product of their odds even more, for they err
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp
+
+import numpy as np
+
+from daari_mlx.cells import COUNTS, DEPTH, SHARES, STEP_OF, STEPS
+from daari_mlx.nodes import FloatArray
+from daari_mlx.source import Moment, Source
+
+OWN, OWN_ANYHOW, OTHER, OTHER_ANYHOW = range(4)  # columns of the weights
+FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
+BUCKETS = STEP_OF + [STEPS - 1] * (1024 - DEPTH)  # of steps since the anchor
+MAX_ODDS = 12.0  # log-odds beyond which a probability is 0 or 1 in float32
+
+Voice = tuple[list[float], list[float]]  # of a source: for its own token and for any, by cell
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The likeliest path of some sources.
+
+    Attributes:
+        tokens: the draft tokens.
+        probabilities: that each is right, given that all before it are.
+        sources: the first source that named each of them.
+    """
+
+    tokens: list[int]
+    probabilities: list[float]
+    sources: list[str]
+
+
+@dataclass(frozen=True)
+class Arbiter:
+    """What turns the sources' cells into the probability that a token is right.
+
+    Attributes:
+        names: the sources that are heard, in the order of the arrays.
+        odds: per source ``(cells, STEPS)`` float32, the log-odds that its token is right, by cell and bucket of steps
+            since the anchor.
+        weights: ``(len(names), 4)`` float32: what a source adds to the log-odds of its own token (times its log-odds,
+            and at any rate), and to those of another token.
+        bias: the log-odds that every token starts from.
+    """
+
+    names: tuple[str, ...]
+    odds: tuple[FloatArray, ...]
+    weights: FloatArray
+    bias: float
+
+    @cached_property
+    def voices(self) -> list[list[Voice]]:
+        """By bucket of steps and source: what each cell adds to the source's own token beside what it adds to any."""
+        made: list[list[Voice]] = [[] for _ in range(STEPS)]
+        for odds, weight in zip(self.odds, self.weights, strict=True):
+            other = odds * weight[OTHER] + weight[OTHER_ANYHOW]
+            own = odds * weight[OWN] + weight[OWN_ANYHOW] - other
+            for step in range(STEPS):
+                made[step].append((own[:, step].tolist(), other[:, step].tolist()))
+        return made
+
+    def propose(
+        self,
+        heard: Sequence[Source],
+        moment: Moment,
+        limit: int,
+        ends: Collection[int] = (),
+        *,
+        floor: float = FLOOR,
+    ) -> Proposal:
+        """The likeliest path, token by token.
+
+        Args:
+            heard: the sources, as named by ``names``, started on ``moment``, which is moved along.
+            limit: the most tokens.
+            ends: tokens after which nothing is drafted: an answer ends there.
+            floor: a path less likely than this as a whole is not drafted further.
+        """
+        tokens: list[int] = []
+        probabilities: list[float] = []
+        named: list[str] = []
+        path = 1.0
+        while len(tokens) < limit and path > floor:
+            total = self.bias
+            votes: dict[int, float] = {}
+            namers: dict[int, str] = {}
+            voices = self.voices[BUCKETS[len(tokens)]]
+            for source, (own, other) in zip(heard, voices, strict=True):
+                token = source.token
+                if token >= 0:
+                    cell = source.cell
+                    total += other[cell]
+                    if token in votes:
+                        votes[token] += own[cell]
+                    else:
+                        votes[token] = own[cell]
+                        namers[token] = source.name
+            if not votes:
+                break
+            token = next(iter(votes)) if len(votes) == 1 else max(votes, key=votes.__getitem__)
+            probability = 1 / (1 + exp(-min(max(total + votes[token], -MAX_ODDS), MAX_ODDS)))
+            path *= probability
+            tokens.append(token)
+            probabilities.append(probability)
+            named.append(namers[token])
+            if token in ends:
+                break
+            moment.said += chr(token)
+            for source in heard:
+                source.push(token, moment)
+        return Proposal(tokens, probabilities, named)
+
+
+def counted(names: tuple[str, ...] = ("edge",)) -> Arbiter:
+    """The arbiter of a corpus too small to hold anything back: a share counts as the chance, less where counts are few.
+
+    Args:
+        names: sources whose cells are kinds (``edge``, ``path``, ``group``).
+    """
+    share = (np.arange(SHARES) / (SHARES - 1))[:, None]
+    seen = np.array([1.0, 2.0, 3.0, 5.0, 11.0, 51.0])[None]
+    assert seen.shape[1] == COUNTS
+    chance = np.clip(share * seen / (seen + 2), 0.01, 0.99).reshape(-1, 1)
+    odds = np.repeat(np.log(chance / (1 - chance)), STEPS, axis=1).astype(np.float32)
+    weights = np.zeros((len(names), 4), np.float32)
+    weights[:, OWN] = 1 / len(names)
+    return Arbiter(names, (odds,) * len(names), weights, 0.0)

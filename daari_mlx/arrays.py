@@ -1,0 +1,113 @@
+"""A graph as named arrays, and back: the table of contents of ``graph.safetensors``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daari_mlx.arbiter import Arbiter
+from daari_mlx.cells import STEPS
+from daari_mlx.errors import DaariError
+from daari_mlx.graph import Graph
+from daari_mlx.nodes import Nodes, Projection
+from daari_mlx.paths import Paths
+from daari_mlx.source import NAMES, cells
+from daari_mlx.text import Text
+
+DTYPES: dict[str, type] = {  # of every array in the file, as in memory
+    "projection.mean": np.float32,
+    "projection.basis": np.float32,
+    "nodes.centroids": np.float32,
+    "nodes.support": np.int32,
+    "nodes.group": np.int32,
+    "edges.start": np.int32,
+    "edges.token": np.int32,
+    "edges.probability": np.float32,
+    "steps.key": np.int64,
+    "steps.node": np.int32,
+    "text.tokens": np.int32,
+    "text.order": np.int32,
+    "text.kinds": np.uint8,
+    "paths.key": np.int64,
+    "paths.place": np.int32,
+    "paths.kinds": np.uint8,
+    "group_paths.key": np.int64,
+    "group_paths.place": np.int32,
+    "group_paths.kinds": np.uint8,
+    "arbiter.odds": np.float32,
+    "arbiter.weights": np.float32,
+    "arbiter.bias": np.float32,
+    "prompts": np.uint64,
+}
+
+
+def to_arrays(graph: Graph) -> dict[str, np.ndarray]:
+    """The arrays of a graph by the names of ``DTYPES``."""
+    return {
+        "projection.mean": graph.nodes.projection.mean,
+        "projection.basis": graph.nodes.projection.basis,
+        "nodes.centroids": graph.nodes.centroids,
+        "nodes.support": graph.support,
+        "nodes.group": graph.group,
+        "edges.start": graph.edge_start,
+        "edges.token": graph.edge_token,
+        "edges.probability": graph.edge_probability,
+        "steps.key": graph.step_key,
+        "steps.node": graph.step_node,
+        "text.tokens": graph.text.tokens,
+        "text.order": graph.text.order,
+        "text.kinds": graph.text.kinds,
+        "paths.key": graph.paths.key,
+        "paths.place": graph.paths.place,
+        "paths.kinds": graph.paths.kinds,
+        "group_paths.key": graph.group_paths.key,
+        "group_paths.place": graph.group_paths.place,
+        "group_paths.kinds": graph.group_paths.kinds,
+        "arbiter.odds": np.concatenate([odds.ravel() for odds in graph.arbiter.odds]),
+        "arbiter.weights": graph.arbiter.weights,
+        "arbiter.bias": np.array([graph.arbiter.bias], np.float32),
+        "prompts": graph.prompts,
+    }
+
+
+def from_arrays(arrays: dict[str, np.ndarray], config: dict[str, Any]) -> Graph:
+    """The graph of such arrays; its values are not checked here (see :meth:`Graph.check`).
+
+    Args:
+        config: with ``layer``, ``vocab_size``, ``sources`` and ``teacher``.
+
+    Raises:
+        DaariError: the arbiter's arrays do not fit the sources.
+    """
+    return Graph(
+        nodes=Nodes(Projection(arrays["projection.mean"], arrays["projection.basis"]), arrays["nodes.centroids"]),
+        layer=config["layer"],
+        vocab_size=config["vocab_size"],
+        edge_start=arrays["edges.start"],
+        edge_token=arrays["edges.token"],
+        edge_probability=arrays["edges.probability"],
+        support=arrays["nodes.support"],
+        step_key=arrays["steps.key"],
+        step_node=arrays["steps.node"],
+        group=arrays["nodes.group"],
+        text=Text(arrays["text.tokens"], arrays["text.order"], arrays["text.kinds"]),
+        paths=Paths(arrays["paths.key"], arrays["paths.place"], arrays["paths.kinds"]),
+        group_paths=Paths(arrays["group_paths.key"], arrays["group_paths.place"], arrays["group_paths.kinds"]),
+        arbiter=_arbiter(arrays, config.get("sources")),
+        teacher=config["teacher"],
+        prompts=arrays["prompts"],
+    )
+
+
+def _arbiter(arrays: dict[str, np.ndarray], names: object) -> Arbiter:
+    if not isinstance(names, list) or not names or len(set(map(str, names))) < len(names) or set(names) - set(NAMES):
+        raise DaariError(f"The graph is damaged: its sources are {str(names)[:80]}, known ones are {list(NAMES)}.")
+    odds, bias = arrays["arbiter.odds"], arrays["arbiter.bias"]
+    sizes = [cells(name) * STEPS for name in names]
+    if odds.shape != (sum(sizes),) or bias.shape != (1,) or arrays["arbiter.weights"].shape != (len(names), 4):
+        raise DaariError(f"The graph is damaged: its arbiter does not fit its sources {names}.")
+    parts = np.split(odds, np.cumsum(sizes)[:-1])
+    return Arbiter(
+        tuple(names), tuple(part.reshape(-1, STEPS) for part in parts), arrays["arbiter.weights"], float(bias[0])
+    )

@@ -1,0 +1,162 @@
+"""Stage 6, calibrate: count on held-out sequences how often each source is right, and fit how their voices add up.
+
+The tables that are asked know nothing of the sequences that are tried on them; cells are drawn towards the cells they
+are part of, the more the rarer they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daari_mlx.arbiter import BUCKETS, MAX_ODDS, Arbiter
+from daari_mlx.cells import STEPS
+from daari_mlx.corpus import Corpus
+from daari_mlx.nodes import FloatArray
+from daari_mlx.paths import REACH
+from daari_mlx.progress import bar
+from daari_mlx.source import SHAPES, SILENT
+from daari_mlx.sources import Sources
+
+FOLDS = 5  # parts of a small corpus, each tried on tables of the others
+TRIED = 100  # sequences tried a fold, at the most
+ANCHORS = 16  # places of a sequence that drafts are started from
+PRIOR = 4.0  # observations that a cell is taken to have had of what it is part of
+MIN_SEQUENCES = 20  # fewer leave nothing to hold back
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Tokens that sources named, and the token that came; with C cases and S sources:
+
+    Attributes:
+        tokens: ``(C, S)`` int32, ``SILENT`` where a source said nothing.
+        cells: ``(C, S)`` int32.
+        buckets: ``(C,)`` int32, of steps since the anchor.
+        came: ``(C,)`` int32.
+    """
+
+    tokens: NDArray[np.int32]
+    cells: NDArray[np.int32]
+    buckets: NDArray[np.int32]
+    came: NDArray[np.int32]
+
+    @classmethod
+    def join(cls, parts: list[Cases]) -> Cases:
+        """All cases of some parts."""
+        names = ("tokens", "cells", "buckets", "came")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def calibrate(
+    corpus: Corpus, build: Callable[[Corpus], Sources], seed: int, names: Sequence[str] | None = None
+) -> Arbiter | None:
+    """Fit an arbiter on parts of ``corpus``, each unknown to the tables it is tried on.
+
+    Args:
+        corpus: the labelled corpus.
+        build: the sources that some corpus gives.
+        seed: which sequences make up which part.
+        names: the sources that are heard; None for all.
+
+    Returns:
+        None where the corpus is too small to hold anything back.
+    """
+    if len(corpus) < MIN_SEQUENCES:
+        return None
+    order = np.random.default_rng(seed).permutation(len(corpus))
+    size = len(order) // FOLDS
+    folds, tried = (FOLDS, TRIED) if size <= 2 * TRIED else (1, FOLDS * TRIED)
+    found = []
+    with bar(total=folds * min(size, tried), desc="calibration", unit="seq") as progress:
+        for fold in range(folds):
+            held = order[fold * size : (fold + 1) * size]
+            sources = build(corpus.take(np.setdiff1d(order, held)))
+            found.append(try_sources(sources, corpus.take(held[:tried]), progress))
+    return fit(Cases.join(found), sources, names)
+
+
+def try_sources(sources: Sources, corpus: Corpus, progress: Any) -> Cases:
+    """Let the sources name tokens along the sequences of a corpus that they do not know."""
+    tokens: list[list[int]] = []
+    cells: list[list[int]] = []
+    buckets: list[int] = []
+    came: list[int] = []
+    row = prompt = 0
+    for rows, before in zip(corpus.rows.tolist(), corpus.before_rows.tolist(), strict=True):
+        said = corpus.before[prompt : prompt + before].tolist() + corpus.tokens[row : row + rows].tolist()
+        labels = corpus.labels[row : row + rows].tolist()
+        for anchor in _anchors(rows):
+            until = before + anchor + 1
+            moment = sources.start(said, labels[anchor], until)
+            for step, token in enumerate(said[until : until + REACH]):
+                tokens.append([s.token for s in sources.all])
+                cells.append([s.cell for s in sources.all])
+                buckets.append(BUCKETS[step])
+                came.append(token)
+                sources.push(token, moment)
+        row, prompt = row + rows, prompt + before
+        progress.update(1)
+    width = len(sources.all)
+    return Cases(
+        np.array(tokens, np.int32).reshape(-1, width),
+        np.array(cells, np.int32).reshape(-1, width),
+        np.array(buckets, np.int32),
+        np.array(came, np.int32),
+    )
+
+
+def _anchors(rows: int) -> list[int]:
+    """Evenly spread rows to start from, the first of all among them; the last row has nothing behind it."""
+    return (
+        sorted(set(np.linspace(0, rows - 2, min(rows - 1, ANCHORS)).round().astype(int).tolist())) if rows > 1 else []
+    )
+
+
+def fit(cases: Cases, sources: Sources, names: Sequence[str] | None = None) -> Arbiter:
+    """The arbiter of counted cases."""
+    heard = [k for k, s in enumerate(sources.all) if names is None or s.name in names]
+    odds = [_odds(cases, k, SHAPES[sources.all[k].name]) for k in heard]
+    features, right = [], []
+    tokens = cases.tokens[:, heard]
+    speaks = tokens != SILENT
+    each = np.stack([o[cases.cells[:, k], cases.buckets] for o, k in zip(odds, heard, strict=True)], axis=1)
+    for k in range(len(heard)):
+        same = speaks & (tokens == tokens[:, k : k + 1])
+        first = speaks[:, k] & ~same[:, :k].any(axis=1)  # a token named twice is one case
+        own, other = same[first], (speaks & ~same)[first]
+        features.append(np.stack([own * each[first], own, other * each[first], other], axis=2).reshape(len(own), -1))
+        right.append(tokens[first, k] == cases.came[first])
+    weights, bias = _regress(np.concatenate(features), np.concatenate(right))
+    return Arbiter(tuple(sources.all[k].name for k in heard), tuple(odds), weights.reshape(-1, 4), bias)
+
+
+def _odds(cases: Cases, source: int, shape: tuple[int, ...]) -> FloatArray:
+    """Log-odds ``(cells, STEPS)`` that the source is right, each cell drawn towards those it is part of."""
+    speaks = cases.tokens[:, source] != SILENT
+    cell = cases.cells[speaks, source] * STEPS + cases.buckets[speaks]
+    right = cases.tokens[speaks, source] == cases.came[speaks]
+    full = (*shape, STEPS)
+    count = np.bincount(cell, minlength=int(np.prod(full))).reshape(full).astype(float)
+    kept = np.bincount(cell, right, minlength=int(np.prod(full))).reshape(full)
+    chance = (kept.sum() + 1) / (count.sum() + 2)
+    for level in range(1, len(full) + 1):
+        behind = tuple(range(level, len(full)))
+        parent = chance if level == 1 else chance[..., None]
+        chance = (kept.sum(axis=behind) + PRIOR * parent) / (count.sum(axis=behind) + PRIOR)
+    limited = np.clip(chance, 1e-3, 1 - 1e-3).reshape(-1, STEPS)
+    return np.log(limited / (1 - limited)).astype(np.float32)
+
+
+def _regress(features: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[FloatArray, float]:
+    """Weights and bias of a logistic regression, by Newton's method; no drafts where nothing was ever right."""
+    if right.all() or not right.any():
+        return np.zeros(features.shape[1], np.float32), MAX_ODDS if right.any() else -MAX_ODDS
+    from sklearn.linear_model import LogisticRegression
+
+    fitted = LogisticRegression(solver="newton-cholesky", max_iter=100).fit(features, right)
+    return fitted.coef_[0].astype(np.float32), float(fitted.intercept_[0])

@@ -1,0 +1,65 @@
+"""What a source of draft tokens is: it says, from a context of its own, which token comes next and how sure that is.
+
+A source is started once a round and then pushed along the draft token by token; its ``token`` and ``cell`` are read in
+between.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Protocol
+
+from daari_mlx.cells import COUNTS, LENGTHS, SHARES
+
+NAMES = ("path", "group", "edge", "suffix", "copy", "session")
+SHAPES: dict[str, tuple[int, ...]] = {  # how the cells of each are made up, the most telling bucket first
+    "path": (SHARES, COUNTS),
+    "group": (SHARES, COUNTS),
+    "edge": (SHARES, COUNTS),
+    "suffix": (LENGTHS, SHARES, COUNTS),
+    "copy": (LENGTHS,),
+    "session": (LENGTHS,),
+}
+SILENT = -1  # the token of a source that has nothing to say
+
+
+def cells(name: str) -> int:
+    """How many cells a source has: cases whose share of right tokens is counted apart."""
+    return prod(SHAPES[name])
+
+
+class Moment:
+    """Where a draft starts from, and how far it has come.
+
+    Attributes:
+        anchor: the node of the teacher's true state.
+        last: the token chosen there.
+        said: what was said so far as code points: as much of it as sources look back on, the draft included.
+    """
+
+    __slots__ = ("anchor", "last", "said")
+
+    def __init__(self, anchor: int, last: int, said: str) -> None:
+        self.anchor, self.last, self.said = anchor, last, said
+
+
+class Source(Protocol):
+    """One way of telling what comes next.
+
+    Attributes:
+        name: as statistics show it.
+        token: the next token, or ``SILENT``.
+        cell: which case this is, in ``[0, cells(name))``; meaningless while silent.
+    """
+
+    name: str
+    token: int
+    cell: int
+
+    def start(self, moment: Moment) -> None:
+        """Look up the first token of a draft."""
+        ...
+
+    def push(self, token: int, moment: Moment) -> None:
+        """Go on behind ``token``, which was drafted; ``moment.said`` ends with it."""
+        ...

@@ -1,0 +1,203 @@
+"""Stage 6, the sources of a draft: walk, anchored paths, the corpus's text, this text, earlier texts.
+
+All of it is look-ups in lists and strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from daari_mlx.cells import KINDS, LENGTH_OF
+from daari_mlx.graph import NO_NODE, Graph
+from daari_mlx.paths import END, REACH, Paths
+from daari_mlx.source import NAMES, SILENT, Moment, Source
+from daari_mlx.text import BREAK, BREAK_CHARACTER, MAX_TOKEN, Text, as_text
+
+LOOK_BACK = 32  # characters that sources look back on
+SESSION = 16384  # tokens of earlier texts that are remembered
+LONGEST = len(LENGTH_OF) - 1
+MATCHES = (16, 8, 4, 3, 2, 1)  # lengths of a context's end that are searched for, longest first
+
+
+class Edge:
+    """The walk: from the node where the draft stands, the token of its top edge."""
+
+    name = "edge"
+
+    def __init__(self, graph: Graph) -> None:
+        self._step = graph.step
+        self._tokens, self._kinds, self._targets = graph.walk
+        self.token, self.cell, self.node = SILENT, 0, NO_NODE
+
+    def start(self, moment: Moment) -> None:
+        self._stand(self._step(moment.anchor, moment.last))
+
+    def push(self, token: int, moment: Moment) -> None:
+        node = self.node
+        self._stand(self._targets[node] if token == self.token else self._step(node, token))
+
+    def _stand(self, node: int) -> None:
+        self.node = node
+        if node == NO_NODE:
+            self.token = SILENT
+        else:
+            self.token, self.cell = self._tokens[node], self._kinds[node]
+
+
+class Path:
+    """What the teacher went on to say from the anchor, as long as the draft keeps to it."""
+
+    def __init__(self, name: str, paths: Paths, text: Text, vocab_size: int, group: list[int] | None = None) -> None:
+        self.name = name
+        self._find, self._places, self._steps = paths.find, paths.places, paths.steps
+        self._tokens = text.reading[0]
+        self._vocab_size, self._group = vocab_size, group
+        self.token, self.cell = SILENT, 0
+        self._place, self._step, self._kinds = 0, 0, b""
+
+    def start(self, moment: Moment) -> None:
+        node = moment.anchor if self._group is None else self._group[moment.anchor]
+        row = self._find.get(node * self._vocab_size + moment.last)
+        if row is None:
+            self.token = SILENT
+            return
+        self._place, self._step, self._kinds = self._places[row], 0, self._steps[row]
+        self._look()
+
+    def push(self, token: int, moment: Moment) -> None:
+        if token != self.token:
+            self.token = SILENT
+        elif self.token != SILENT:
+            self._step += 1
+            self._look()
+
+    def _look(self) -> None:
+        step = self._step
+        if step == REACH or self._kinds[step] == END:
+            self.token = SILENT
+        else:
+            self.token, self.cell = self._tokens[self._place + 1 + step], self._kinds[step]
+
+
+class Suffix:
+    """What followed the longest ending of this text anywhere in the corpus."""
+
+    name = "suffix"
+
+    def __init__(self, text: Text) -> None:
+        self._find = text.find
+        self._tokens, self._kinds = text.reading
+        self.token, self.cell = SILENT, 0
+        self._place, self._length = -1, 0
+
+    def start(self, moment: Moment) -> None:
+        self._place, self._length = self._find(moment.said)
+        self._look()
+
+    def push(self, token: int, moment: Moment) -> None:
+        if token == self.token:
+            self._place += 1
+            self._length += 1
+            self._look()
+            if self.token != SILENT:
+                return
+        self.start(moment)
+
+    def _look(self) -> None:
+        place = self._place
+        token = SILENT if place < 0 else self._tokens[place + 1]
+        if token == BREAK:
+            token = SILENT
+        self.token = token
+        if token != SILENT:
+            length = self._length
+            self.cell = LENGTH_OF[length if length < LONGEST else LONGEST] * KINDS + self._kinds[place]
+
+
+class Copy:
+    """What followed the longest ending of this text in some text at hand: this prompt and answer, or earlier ones."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.text = ""
+        self.token, self.cell = SILENT, 0
+        self._place, self._length = -1, 0
+
+    def start(self, moment: Moment) -> None:
+        text, said, last = self.text, moment.said, len(self.text) - 1
+        for length in MATCHES:
+            place = text.rfind(said[-length:], 0, last) if length <= len(said) else -1
+            if place >= 0:
+                self._place, self._length = place + length, length
+                self._look()
+                return
+        self.token = SILENT
+
+    def push(self, token: int, moment: Moment) -> None:
+        if token == self.token:
+            self._place += 1
+            self._length += 1
+            if self._place < len(self.text):
+                self._look()
+                return
+        self.start(moment)
+
+    def _look(self) -> None:
+        token = ord(self.text[self._place])
+        self.token = SILENT if token == MAX_TOKEN else token
+        length = self._length
+        self.cell = LENGTH_OF[length if length < LONGEST else LONGEST]
+
+
+class Sources:
+    """The sources of one graph, over one conversation.
+
+    Args:
+        graph: the compiled tables.
+        names: the sources that are asked, in this order.
+    """
+
+    def __init__(self, graph: Graph, names: Sequence[str] = NAMES) -> None:
+        self._own, self._earlier = Copy("copy"), Copy("session")
+        made: dict[str, Source] = {
+            "path": Path("path", graph.paths, graph.text, graph.vocab_size),
+            "group": Path("group", graph.group_paths, graph.text, graph.vocab_size, graph.groups or None),
+            "edge": Edge(graph),
+            "suffix": Suffix(graph.text),
+            "copy": self._own,
+            "session": self._earlier,
+        }
+        self.all = [made[name] for name in names]
+        self._tokens: list[int] = []
+        self._read = 0
+
+    def start(self, tokens: list[int], anchor: int, until: int | None = None) -> Moment:
+        """Look up the first token of a draft.
+
+        Args:
+            tokens: prompt and answer so far. Another list, or one that was longer before, is another text.
+            anchor: the node of the state from which the last of them was chosen.
+            until: how many of the tokens have been said; None for all.
+        """
+        said = len(tokens) if until is None else until
+        if tokens is not self._tokens or said < self._read:
+            self.open(tokens)
+        own = self._own
+        own.text += as_text(tokens[self._read : said])
+        self._read = said
+        moment = Moment(anchor, tokens[said - 1], own.text[-LOOK_BACK:])
+        for source in self.all:
+            source.start(moment)
+        return moment
+
+    def push(self, token: int, moment: Moment) -> None:
+        """Go on behind ``token``."""
+        moment.said += chr(token)
+        for source in self.all:
+            source.push(token, moment)
+
+    def open(self, tokens: list[int]) -> None:
+        """Begin another text; the last one becomes an earlier one."""
+        if self._own.text:
+            self._earlier.text = (self._earlier.text + self._own.text + BREAK_CHARACTER)[-SESSION:]
+        self._own.text, self._tokens, self._read = "", tokens, 0

@@ -1,0 +1,114 @@
+"""Stage 5, from a labelled corpus to the tables of a graph: edges, steps, text, paths. Counting only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daari_mlx.cells import kind
+from daari_mlx.corpus import Corpus
+from daari_mlx.graph import MAX_EDGES
+from daari_mlx.nodes import FloatArray, IntArray
+from daari_mlx.paths import END, REACH, Paths
+from daari_mlx.text import BREAK, MAX_CONTEXT, Text
+
+KNOWN_BY = 3  # tokens that tell what follows, where a place of the text is given its kind
+
+
+def count_edges(
+    labels: IntArray, tokens: IntArray, count: int, vocab_size: int
+) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+    """The ``MAX_EDGES`` commonest tokens of each node with their shares, and the support of each node."""
+    key, seen = np.unique(labels.astype(np.int64) * vocab_size + tokens, return_counts=True)
+    node, token = key // vocab_size, key % vocab_size
+    support = np.bincount(labels, minlength=count)
+    order = np.lexsort((token, -seen, node))
+    node, token, seen = node[order], token[order], seen[order]
+    first = np.searchsorted(node, np.arange(count))
+    kept = np.arange(len(node)) - first[node] < MAX_EDGES
+    start = np.searchsorted(node[kept], np.arange(count + 1)).astype(np.int32)
+    share = (seen[kept] / support[node[kept]]).astype(np.float32)
+    return start, token[kept].astype(np.int32), share, support.astype(np.int32)
+
+
+def count_steps(corpus: Corpus, count: int, vocab_size: int) -> tuple[NDArray[np.int64], IntArray]:
+    """Where each (node, token) mostly led, and, from "any node" (number ``count``), where each token mostly led."""
+    follows = corpus.follows()
+    origin, target = corpus.labels[:-1][follows[:-1]].astype(np.int64), corpus.labels[1:][follows[:-1]]
+    token = corpus.tokens[:-1][follows[:-1]]
+    keys, nodes = [], []
+    for source in (origin, np.full_like(origin, count)):
+        step, seen = np.unique((source * vocab_size + token) * (count + 1) + target, return_counts=True)
+        key, node = step // (count + 1), step % (count + 1)
+        best = _first_of_each(key, seen, node)
+        keys.append(key[best])
+        nodes.append(node[best])
+    return np.concatenate(keys), np.concatenate(nodes).astype(np.int32)
+
+
+def build_text(corpus: Corpus) -> Text:
+    """The answers as text; see :class:`daari_mlx.text.Text`."""
+    tokens, _ = corpus.text()
+    followed = np.flatnonzero((tokens[:-1] != BREAK) & (tokens[1:] != BREAK))
+    # the order of strings: a break is the last of all characters, and the text's beginning comes before any
+    rank = np.where(tokens == BREAK, np.iinfo(np.int32).max, tokens)
+    keys = [np.where(followed >= back, rank[np.maximum(followed - back, 0)], -1) for back in range(MAX_CONTEXT)]
+    order = followed[np.lexsort([followed, *reversed(keys)])].astype(np.int32)
+    return Text(tokens, order, _kinds(tokens, followed))
+
+
+def _kinds(tokens: IntArray, followed: NDArray[np.int64]) -> NDArray[np.uint8]:
+    kinds = np.zeros(len(tokens), np.uint8)
+    if len(followed) == 0:
+        return kinds
+    known = np.zeros(len(followed), np.int64)
+    for back in range(KNOWN_BY):
+        token = np.where(followed >= back, tokens[np.maximum(followed - back, 0)], BREAK).astype(np.int64) + 1
+        _, known = np.unique(known * (int(tokens.max()) + 2) + token, return_inverse=True)
+    said = known * (int(tokens.max()) + 2) + tokens[followed + 1]
+    _, which, seen = np.unique(said, return_inverse=True, return_counts=True)
+    count = np.bincount(known)[known]
+    kinds[followed] = kind(seen[which] / count, count)
+    return kinds
+
+
+def build_paths(corpus: Corpus, text: IntArray, places: IntArray, labels: IntArray, vocab_size: int) -> Paths:
+    """The commonest continuation of every (node, token chosen there).
+
+    Args:
+        corpus: whose rows they are.
+        text, places: of :meth:`Corpus.text`.
+        labels: ``(R,)`` the node, or group of nodes, of every row.
+        vocab_size: V.
+    """
+    key, path = np.unique(labels.astype(np.int64) * vocab_size + corpus.tokens, return_inverse=True)
+    place = np.zeros(len(key), np.int32)
+    place[path] = places
+    kinds = np.full((len(key), REACH), END, np.uint8)
+    rows = np.arange(len(places))
+    for step in range(REACH):
+        following = text[places[rows] + 1 + step]
+        said, which, seen = np.unique(
+            path[rows] * (vocab_size + 1) + following + 1, return_inverse=True, return_counts=True
+        )
+        owner, token = said // (vocab_size + 1), said % (vocab_size + 1) - 1
+        total = np.bincount(owner, seen, minlength=len(key))
+        best = _first_of_each(owner, seen, token)
+        best = best[token[best] != BREAK]
+        kinds[owner[best], step] = kind(seen[best] / total[owner[best]], total[owner[best]].astype(np.int64))
+        chosen = np.zeros(len(said), bool)
+        chosen[best] = True
+        rows = rows[chosen[which]]
+        place[path[rows]] = places[rows]
+        if len(rows) == 0:
+            break
+    return Paths(key, place, kinds)
+
+
+def _first_of_each(key: NDArray[np.int64], seen: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The index of the commonest value of each key, the smaller value where two are as common."""
+    order = np.lexsort((value, -seen, key))
+    key = key[order]
+    first = np.concatenate([[True], key[1:] != key[:-1]]) if len(key) else np.zeros(0, bool)
+    chosen: NDArray[np.int64] = order[first]
+    return chosen
