@@ -245,11 +245,11 @@ def probe(
     from dataclasses import asdict
 
     from daari_mlx import blas
-    from daari_mlx.probe import measure, save
+    from daari_mlx.probe import LONGER, measure, save
     from daari_mlx.teacher import load_teacher
 
     teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
-    record = measure(teacher.model, repeats=repeats)
+    record = measure(teacher.model, repeats=repeats, longer=LONGER)
     path = save(record)
     kept = None if path is None else str(path)
     library = blas.status()

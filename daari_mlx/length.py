@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 
+CONTEXT_STEP = 256  # tokens of context that share one curve
 CALIBRATION_EDGES = (0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 0.997)  # between its bins
 CALIBRATION_PRIOR = 4.0  # tokens a bin is given that came true as promised
 CALIBRATION_MEMORY = 0.98  # what is left of a bin's judged tokens after one more
@@ -27,23 +29,53 @@ class Cost:
     Attributes:
         rows: the measured m, rising, starting at 1.
         relative: T(m)/T(1) for each of them.
+        context: how many tokens the cache held.
+        longer: (tokens in the cache, T(m) for each m) with longer contexts, rising; the times are relative to T(1) at
+            ``context``, so the first of them says how much dearer a single row has become.
     """
 
     rows: tuple[int, ...]
     relative: tuple[float, ...]
+    context: int = 0
+    longer: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    _known: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known_at: dict[int, Cost] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.relative) or not self.rows or self.rows[0] != 1:
             raise ValueError(f"A cost curve starts at 1 row and has a time for each; found rows {self.rows}.")
-        rising = all(a < b for a, b in zip(self.rows, self.rows[1:], strict=False))
-        if not rising or not all(0 < time < inf for time in self.relative):
-            raise ValueError("A cost curve has rising row counts and positive, finite times.")
+        if any(len(times) != len(self.rows) for _, times in self.longer):
+            raise ValueError("A cost curve has a time for each of its rows in every context.")
+        contexts = [self.context, *(context for context, _ in self.longer)]
+        times = [time for curve in (self.relative, *(t for _, t in self.longer)) for time in curve]
+        if not _rising(self.rows) or not _rising(contexts) or not all(0 < time < inf for time in times):
+            raise ValueError("A cost curve has rising row counts and contexts, and positive, finite times.")
 
     def __call__(self, rows: int) -> float:
         """T(rows)/T(1), linear between measured points; beyond the last, as steep as its last stretch or all of it."""
+        time = self._known.get(rows)
+        if time is None:
+            time = self._known[rows] = self._time(rows)
+        return time
+
+    def at(self, context: int) -> Cost:
+        """T(m)/T(1) with so many tokens in the cache, in steps of ``CONTEXT_STEP``.
+
+        The times of each m are linear between measured contexts, and beyond the longest as steep as before it, never
+        falling. Without longer contexts, this curve itself.
+        """
+        if not self.longer or context <= self.context:
+            return self
+        step = context // CONTEXT_STEP
+        cost = self._known_at.get(step)
+        if cost is None:
+            cost = self._known_at[step] = self._curve(max(self.context, step * CONTEXT_STEP + CONTEXT_STEP // 2))
+        return cost
+
+    def _time(self, rows: int) -> float:
         for left in range(len(self.rows) - 1):
             if rows <= self.rows[left + 1]:
-                return self._line(left, rows)
+                return _line(rows, self.rows[left : left + 2], self.relative[left : left + 2])
         if len(self.rows) == 1:
             return self.relative[0] * rows
         # noise can bend the last stretch down: drawn on alone, it would make long blocks free
@@ -51,10 +83,23 @@ class Cost:
         slopes = [(self.relative[last] - self.relative[k]) / (self.rows[last] - self.rows[k]) for k in (0, last - 1)]
         return self.relative[last] + max(0.0, *slopes) * (rows - self.rows[last])
 
-    def _line(self, left: int, rows: int) -> float:
-        x0, x1 = self.rows[left], self.rows[left + 1]
-        y0, y1 = self.relative[left], self.relative[left + 1]
-        return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
+    def _curve(self, context: int) -> Cost:
+        curves = [(self.context, self.relative), *self.longer]
+        right = next((i for i, (end, _) in enumerate(curves) if context <= end), len(curves) - 1)
+        (start, before), (end, after) = curves[right - 1 : right + 1]
+        at = min(context, end)
+        times = [_line(at, (start, end), pair) for pair in zip(before, after, strict=True)]
+        beyond = (context - at) / (end - start)
+        times = [t + beyond * max(0.0, b - a) for t, a, b in zip(times, before, after, strict=True)]
+        return Cost(self.rows, tuple(time / times[0] for time in times), context)
+
+
+def _rising(values: Sequence[int]) -> bool:
+    return all(a < b for a, b in pairwise(values))
+
+
+def _line(x: int, xs: Sequence[int], ys: Sequence[float]) -> float:
+    return ys[0] + (ys[1] - ys[0]) * (x - xs[0]) / (xs[1] - xs[0])
 
 
 def best_length(

@@ -8,13 +8,16 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
 from daari_mlx import blas
 from daari_mlx.errors import DaariError
@@ -23,10 +26,15 @@ from daari_mlx.fingerprint import context_length, fingerprint_model
 from daari_mlx.length import Cost
 from daari_mlx.progress import bar
 from daari_mlx.quirks import forward_rows
+from daari_mlx.rewind import Checkpoint
 
 ROWS = tuple(range(1, 34))
 QUICK_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 16, 17, 20, 24, 25, 28, 32, 33)
+LONG_ROWS = (1, 2, 4, 5, 8, 9, 16, 17, 33)  # of those, the ones measured in longer contexts: attention's own switches
 CONTEXT = 256  # tokens in the cache while measuring
+LONGER = (2048, 8192)  # further contexts, where model and time allow
+LONG_SECONDS = 8.0  # a longer context that would take longer to measure than this is left out
+CHUNK = 512  # tokens that a forward takes on the way to a context
 MAX_SPREAD = 0.5  # a record whose times scatter more, relative to their median, is not kept
 MIN_REPEATS = 3  # of fewer forwards nobody knows how much they scatter
 PROMPT_TOKEN = 1
@@ -44,6 +52,7 @@ class ProbeRecord:
         spread: interquartile range over median, the worst of all m.
         context: tokens in the cache while measuring.
         repeats: forwards measured for each m.
+        longer: (tokens in the cache, the measured m, their seconds) for each longer context, rising.
     """
 
     key: dict[str, Any]
@@ -52,11 +61,24 @@ class ProbeRecord:
     spread: float
     context: int
     repeats: int
+    longer: tuple[tuple[int, tuple[int, ...], tuple[float, ...]], ...] = ()
 
     @property
     def cost(self) -> Cost:
-        """The curve relative to one row."""
-        return Cost(self.rows, tuple(s / self.seconds[0] for s in self.seconds))
+        """The curves relative to one row at ``context``.
+
+        Fewer m are measured in longer contexts: what these cost there in addition is taken as linear between them, and
+        as nothing where noise made it less.
+        """
+        first, at = self.seconds[0], dict(zip(self.rows, self.seconds, strict=True))
+        longer = []
+        for context, rows, seconds in self.longer:
+            if not all(0 < s < inf for s in seconds):
+                raise ValueError(f"The times in a context of {context} tokens are not positive and finite.")
+            more = [max(0.0, s - at[m]) for m, s in zip(rows, seconds, strict=True)]
+            here = np.interp(self.rows, rows, more)
+            longer.append((context, tuple((s + float(d)) / first for s, d in zip(self.seconds, here, strict=True))))
+        return Cost(self.rows, tuple(s / first for s in self.seconds), self.context, tuple(longer))
 
     @property
     def noisy(self) -> bool:
@@ -70,44 +92,93 @@ def cost_of(model: nn.Module) -> Cost:
     if known is None:
         record = load(model)
         if record is None:
-            record = measure(model, rows=QUICK_ROWS, repeats=3)
+            record = measure(model, rows=QUICK_ROWS, repeats=3, longer=LONGER)
             save(record)
         known = record.cost  # a noisy one serves this process, so that it is not measured for every answer
         object.__setattr__(model, _ATTRIBUTE, known)
     return known
 
 
-def measure(model: nn.Module, *, rows: tuple[int, ...] = ROWS, repeats: int = 7, context: int = CONTEXT) -> ProbeRecord:
-    """Time forwards over m rows on a cache of ``context`` tokens; the m are interleaved, so drift hits all alike."""
+def measure(
+    model: nn.Module,
+    *,
+    rows: tuple[int, ...] = ROWS,
+    repeats: int = 7,
+    context: int = CONTEXT,
+    longer: tuple[int, ...] = (),
+) -> ProbeRecord:
+    """Time forwards over m rows on a cache of ``context`` tokens; the m are interleaved, so drift hits all alike.
+
+    Args:
+        longer: further contexts, rising; left out where the model's own ends before, or where they would take more
+            than ``LONG_SECONDS`` each. Only ``LONG_ROWS`` of ``rows`` (and the last) are measured there.
+    """
     from mlx_lm.models.cache import make_prompt_cache
 
     limit = context_length(model)
-    if limit is not None:
-        context = max(1, min(context, limit - max(rows) - 1))
-    times: dict[int, list[float]] = {m: [] for m in rows}
-    cache = make_prompt_cache(model)
-    _forward(model, cache, context)
-    for m in rows:  # warm up: kernels are compiled and buffers allocated at the first use of a shape
-        _timed(model, cache, context, m)
+    room = sys.maxsize if limit is None else limit - max(rows) - 1
+    context = max(1, min(context, room))
+    few = tuple(m for m in rows if m in LONG_ROWS or m == rows[-1])
+    spreads: list[float] = []
+    cache, start = make_prompt_cache(model), time.perf_counter()
     with bar(total=repeats * len(rows), desc="measuring T(m), kept for this model", unit="forward") as progress:
-        for _ in range(repeats):
-            for m in rows:
-                times[m].append(_timed(model, cache, context, m))
-                progress.update(1)
-    spread = max(_spread(t) for t in times.values())
-    medians = tuple(statistics.median(times[m]) for m in rows)
-    return ProbeRecord(key_of(model), rows, medians, spread, context, repeats)
+        _fill(model, cache, 0, context)
+        seconds = _curve(model, cache, rows, repeats, progress, spreads)
+        filled, curves = context, []
+        a_token = _rate(model, cache, context) if longer else 0.0
+        for end in longer:
+            left = (end - filled) * a_token + (repeats + 1) * sum(seconds[rows.index(m)] for m in few)
+            if not filled < end <= room or left > LONG_SECONDS:
+                break
+            progress.total += repeats * len(few)
+            _fill(model, cache, filled, end)
+            curves.append((end, few, _curve(model, cache, few, repeats, progress, spreads)))
+            filled = end
+        progress.set_postfix_str(f"{time.perf_counter() - start:.1f} s in all")
+    return ProbeRecord(key_of(model), rows, seconds, max(spreads), context, repeats, tuple(curves))
 
 
-def _timed(model: nn.Module, cache: list[Any], context: int, rows: int) -> float:
-    from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
+def _fill(model: nn.Module, cache: list[Any], filled: int, end: int) -> None:
+    """Bring a cache of ``filled`` tokens to ``end``."""
+    while filled < end:
+        size = min(CHUNK, end - filled)
+        model(mx.array([[PROMPT_TOKEN] * size]), cache=cache)
+        mx.eval([c.state for c in cache])
+        filled += size
 
+
+def _rate(model: nn.Module, cache: list[Any], context: int) -> float:
+    """Seconds a token on the way to a longer context; the cache is as before."""
+    size = min(CHUNK, context)
+    checkpoint, start = Checkpoint(cache, size), time.perf_counter()
+    _fill(model, cache, context, context + size)
+    seconds = time.perf_counter() - start
+    checkpoint.drop(size)
+    return seconds / size
+
+
+def _curve(
+    model: nn.Module, cache: list[Any], rows: tuple[int, ...], repeats: int, progress: Any, spreads: list[float]
+) -> tuple[float, ...]:
+    """The median seconds of a forward over each m on this cache; their spreads are added to ``spreads``."""
+    times: dict[int, list[float]] = {m: [] for m in rows}
+    for m in rows:  # warm up: kernels are compiled and buffers allocated at the first use of a shape
+        _timed(model, cache, m)
+    for _ in range(repeats):
+        for m in rows:
+            times[m].append(_timed(model, cache, m))
+            progress.update(1)
+    spreads.extend(_spread(t) for t in times.values())
+    return tuple(statistics.median(times[m]) for m in rows)
+
+
+def _timed(model: nn.Module, cache: list[Any], rows: int) -> float:
+    """The seconds of one forward over ``rows``, which are taken out of the cache again."""
+    checkpoint = Checkpoint(cache, rows)
     start = time.perf_counter()
     _forward(model, cache, rows)
     seconds = time.perf_counter() - start
-    if not can_trim_prompt_cache(cache) or trim_prompt_cache(cache, rows) != rows:
-        cache[:] = make_prompt_cache(model)
-        _forward(model, cache, context)
+    checkpoint.drop(rows)
     return seconds
 
 
@@ -174,10 +245,15 @@ def save(record: ProbeRecord) -> Path | None:
 
 
 def load(model: nn.Module) -> ProbeRecord | None:
-    """The kept record of this model on this machine; None when there is none that can be read."""
+    """The kept record of this model on this machine; None when there is none that can be read.
+
+    One of an earlier version, without longer contexts, counts as none: it is measured anew.
+    """
     try:
         value = json.loads(_path(key_of(model)).read_text(encoding="utf-8"))
-        record = ProbeRecord(**{**value, "rows": tuple(value["rows"]), "seconds": tuple(value["seconds"])})
+        longer = tuple((context, tuple(rows), tuple(seconds)) for context, rows, seconds in value["longer"])
+        arrays = {"rows": tuple(value["rows"]), "seconds": tuple(value["seconds"]), "longer": longer}
+        record = ProbeRecord(**{**value, **arrays})
         _ = record.cost
     except (OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         return None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daari_mlx.length import CALIBRATION_EDGES, Calibration, Cost, best_length
+from daari_mlx.length import CALIBRATION_EDGES, CONTEXT_STEP, Calibration, Cost, best_length
 
 PROBABILITIES = st.lists(st.floats(0.0, 1.0), max_size=24)
 
@@ -182,3 +182,72 @@ def test_an_earlier_text_counts_without_drowning_the_new_one() -> None:
 def test_counts_that_are_none_are_refused(kept: list[float], judged: list[float]) -> None:
     with pytest.raises(ValueError, match="bins"):
         Calibration(kept, judged)
+
+
+# --- longer contexts
+
+
+@st.composite
+def costs_by_context(draw: st.DrawFn) -> Cost:
+    """Curves at two to four contexts; what m rows cost may fall with the context, as noise has it."""
+    base = draw(costs())
+    contexts = sorted(draw(st.sets(st.integers(300, 40_000), min_size=1, max_size=3)))
+    times, longer = list(base.relative), []
+    for context in contexts:
+        times = [max(0.2, t + draw(st.sampled_from([0.0, 0.05, 0.5, 2.0, -0.1]))) for t in times]
+        longer.append((context, tuple(times)))
+    return Cost(base.rows, base.relative, 256, tuple(longer))
+
+
+@given(costs_by_context())
+def test_a_measured_context_has_its_own_curve(cost: Cost) -> None:
+    assert cost.at(0) is cost and cost.at(256) is cost
+    for context, times in cost.longer:
+        middle = context // CONTEXT_STEP * CONTEXT_STEP + CONTEXT_STEP // 2  # of the step that the context lies in
+        longer = tuple((c + middle - context, t) for c, t in cost.longer)
+        if longer[0][0] > 256:
+            found = Cost(cost.rows, cost.relative, 256, longer).at(middle)
+            assert [found(m) for m in cost.rows] == pytest.approx([t / times[0] for t in times])
+
+
+@given(costs_by_context(), st.integers(0, 200_000), st.integers(1, 60))
+def test_every_context_has_a_curve_that_starts_at_one(cost: Cost, context: int, rows: int) -> None:
+    found = cost.at(context)
+    assert found(1) == pytest.approx(1.0 if found is not cost else cost.relative[0])
+    assert 0 < found(rows) < float("inf")
+    assert found is cost or found.at(3 * context) is found, "the curve of a context is final"
+    assert cost.at(context) is found, "and looked up the second time"
+
+
+def test_between_measured_contexts_times_are_linear_and_beyond_as_steep() -> None:
+    cost = Cost((1, 8), (1.0, 1.5), 256, ((2048, (1.2, 3.0)), (4352, (1.6, 6.0))))
+    # each of these is the middle of its step, half-way between two contexts or half a stretch beyond the last
+    assert cost.at(1152)(8) == pytest.approx((1.5 + 3.0) / 2 / 1.1)
+    assert cost.at(3200)(8) == pytest.approx((3.0 + 6.0) / 2 / 1.4)
+    assert cost.at(5504)(8) == pytest.approx((6.0 + 3.0 / 2) / (1.6 + 0.4 / 2))
+    falling = Cost((1, 8), (1.0, 3.0), 256, ((2304, (1.0, 2.0)),))
+    assert falling.at(10**6)(8) == pytest.approx(2.0), "noise is not drawn on until long blocks are free"
+
+
+def test_a_draft_shrinks_where_rows_cost_more_with_context() -> None:
+    """The attention of every further row reads the whole context anew."""
+    rows = (1, 2, 4, 8, 16, 33)
+    times = [tuple(1.0 + 0.01 * (m - 1) + c / 8192 * (0.2 + 0.3 * (m - 1)) for m in rows) for c in (0, 2048, 8192)]
+    cost = Cost(rows, times[0], 256, ((2048, times[1]), (8192, times[2])))
+    lengths = [best_length([0.8] * 32, cost.at(context)) for context in (100, 1000, 2048, 4096, 8192, 32_768)]
+    assert lengths == sorted(lengths, reverse=True) and lengths[0] > 8 > 3 > lengths[-1]
+
+
+@pytest.mark.parametrize(
+    "longer",
+    [
+        ((100, (1.0, 2.0)),),
+        ((500, (1.0, 2.0)), (400, (1.0, 2.0))),
+        ((500, (1.0,)),),
+        ((500, (1.0, 0.0)),),
+        ((500, (1.0, float("inf"))),),
+    ],
+)
+def test_contexts_that_are_none_are_refused(longer: tuple[tuple[int, tuple[float, ...]], ...]) -> None:
+    with pytest.raises(ValueError, match="cost curve"):
+        Cost((1, 2), (1.0, 1.2), 256, longer)

@@ -43,7 +43,7 @@ def test_a_record_comes_back(model: nn.Module, folder: Path) -> None:
     assert load(model) == record_of(model)
     assert load(build("llama")) == record_of(model), "the same model, loaded anew"
     assert load(build("qwen3")) is None
-    assert load(model).cost == Cost((1, 2, 4), (1.0, 1.2, 3.0))  # type: ignore[union-attr]
+    assert load(model).cost == Cost((1, 2, 4), (1.0, 1.2, 3.0), 256)  # type: ignore[union-attr]
 
 
 def test_a_noisy_record_is_not_kept_and_replaces_nothing(model: nn.Module, folder: Path) -> None:
@@ -77,6 +77,14 @@ DAMAGES: dict[str, bytes | dict[str, Any]] = {
     "endless times": {"seconds": [0.01, float("inf"), 0.03]},
     "an entry more": {"more": 1},
     "huge": {"seconds": [10**400, 1, 1]},
+    "longer contexts that are none": {"longer": 3},
+    "longer contexts of text": {"longer": ["abc"]},
+    "longer contexts that fall": {"longer": [[2048, [1, 4], [0.01, 0.05]], [1024, [1, 4], [0.01, 0.05]]]},
+    "shorter contexts": {"longer": [[128, [1, 4], [0.01, 0.05]]]},
+    "fewer times in a longer context": {"longer": [[2048, [1, 4], [0.01]]]},
+    "other rows in a longer context": {"longer": [[2048, [1, 3], [0.01, 0.02]]]},
+    "no time in a longer context": {"longer": [[2048, [1, 4], [0.01, 0]]]},
+    "no number in a longer context": {"longer": [[2048, [1, 4], [0.01, float("nan")]]]},
 }
 
 
@@ -159,3 +167,62 @@ def test_a_cost_is_measured_once(model: nn.Module, monkeypatch: pytest.MonkeyPat
     cost_of(again)
     assert calls == 2 and load(model) is not None, "a later clean run is kept"
     assert cost_of(build("llama"))(2) == pytest.approx(1.2) and calls == 2
+
+
+# --- longer contexts
+
+
+def test_longer_contexts_come_back(model: nn.Module) -> None:
+    record = record_of(model, longer=((2048, (1, 4), (0.02, 0.05)), (8192, (1, 4), (0.03, 0.20))))
+    save(record)
+    assert load(model) == record
+    cost = record.cost
+    assert cost == Cost((1, 2, 4), (1.0, 1.2, 3.0), 256, cost.longer) and [c for c, _ in cost.longer] == [2048, 8192]
+    # what 1 and 4 rows cost more at 2048 tokens is 10 and 20 ms: a third of the way, 13.3 ms for 2 rows
+    assert cost.longer[0][1] == pytest.approx((2.0, 1.2 + 1.0 + 1 / 3, 5.0))
+
+
+def test_a_longer_context_is_never_cheaper(model: nn.Module) -> None:
+    assert record_of(model, longer=((2048, (1, 4), (0.005, 0.02)),)).cost.longer == ((2048, (1.0, 1.2, 3.0)),)
+
+
+def test_a_record_of_before_there_were_longer_contexts_is_measured_anew(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(record_of(model))
+    assert path is not None
+    old = json.loads(path.read_text())
+    del old["longer"]
+    path.write_text(json.dumps(old))
+    assert load(model) is None
+    newer = record_of(model, longer=((2048, (1, 4), (0.02, 0.05)),))
+    monkeypatch.setattr(probe, "measure", lambda *_, **__: newer)
+    assert cost_of(model) == newer.cost and load(model) == newer
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "lfm2"])
+def test_rows_in_longer_contexts_are_measured_on_such_a_cache(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: dict[int, set[int]] = {}
+    forward = probe._forward
+
+    def watching(model: nn.Module, cache: list[Any], rows: int) -> None:
+        starts.setdefault(rows, set()).add(max((getattr(c, "offset", 0) for c in cache), default=0))
+        forward(model, cache, rows)
+
+    monkeypatch.setattr(probe, "_forward", watching)
+    monkeypatch.setattr(probe, "LONG_SECONDS", 1e9)
+    record = measure(build(name), rows=(1, 3, 4, 7), repeats=1, context=20, longer=(50, 90))
+    assert [(c, rows) for c, rows, _ in record.longer] == [(50, (1, 4, 7)), (90, (1, 4, 7))]
+    assert starts == {1: {20, 50, 90}, 3: {20}, 4: {20, 50, 90}, 7: {20, 50, 90}}
+    assert record.cost.at(10_000)(4) > 0
+
+
+def test_longer_contexts_that_model_or_time_do_not_allow_are_left_out(
+    tiny_teacher: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "context_length", lambda _: 100)
+    monkeypatch.setattr(probe, "LONG_SECONDS", 1e9)
+    record = measure(tiny_teacher[0], rows=(1, 8), repeats=1, context=30, longer=(60, 91, 92))
+    assert [c for c, _, _ in record.longer] == [60, 91]
+    monkeypatch.setattr(probe, "LONG_SECONDS", 0.0)
+    assert measure(tiny_teacher[0], rows=(1, 8), repeats=1, context=30, longer=(60, 91)).longer == ()
