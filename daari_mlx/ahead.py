@@ -75,7 +75,7 @@ class Runner:
         return row
 
     def commit(self) -> None:
-        """The oldest row stays in the cache, with the rows owed before it: its token is emitted."""
+        """The oldest row stays in the cache, with the rows owed before it: its token was emitted."""
         self._open.pop(0)
         self.verifier.pending = []
 

@@ -92,6 +92,9 @@ def generate_step(
 ) -> Generator[Emitted, None, None]:
     """Yield the teacher's own tokens, several a forward where the drafter was right.
 
+    A token counts as emitted once it is yielded, unless the caller throws an exception back (``throw()``): then it
+    could not be used, and the cache is left as if it had never been there.
+
     Args:
         prompt: token ids, at least one; ``cache`` may already hold what came before them.
         model: the teacher.
@@ -158,8 +161,12 @@ def _round(run: _Run, draft: Draft) -> Generator[Emitted, None, None]:
             if row == 0:
                 run.first_token()
                 run.statistics.forward(verified.drafted)
+            try:
+                yield run.emit(Emitted(token, logprobs, source))
+            except GeneratorExit:
+                emitted += 1
+                raise
             emitted += 1
-            yield run.emit(Emitted(token, logprobs, source))
             run.clear()
     finally:
         with mx.stream(run.options.run_stream()):
@@ -179,9 +186,13 @@ def _rest(run: _Run, rounds: int) -> Generator[Emitted, None, None]:
         token: Any = row.token.item()
         run.first_token()
         run.statistics.forward(0)
+        try:
+            yield run.emit(Emitted(token, row.logprobs, None))
+        except GeneratorExit:
+            run.runner.commit()
+            raise
         run.runner.commit()
         run.cached += 1
-        yield run.emit(Emitted(token, row.logprobs, None))
         run.clear()
         if row.state is not None:
             states.append(row.state)
@@ -252,10 +263,14 @@ def _plain_steps(
     )
     try:
         for token, logprobs in steps:
-            emitted += 1
             statistics.forward(0)
             statistics.emit(None)
-            yield Emitted(token, logprobs, None)
+            try:
+                yield Emitted(token, logprobs, None)
+            except GeneratorExit:
+                emitted += 1
+                raise
+            emitted += 1
     finally:
         steps.close()
         checkpoint.back_to(prefilled + emitted)
