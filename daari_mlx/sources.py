@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from daari_mlx.cells import KINDS, LENGTH_OF
 from daari_mlx.graph import NO_NODE, Graph
 from daari_mlx.paths import END, REACH, Paths
+from daari_mlx.recall import Recall
 from daari_mlx.source import NAMES, SILENT, Moment, Source
 from daari_mlx.text import BREAK, BREAK_CHARACTER, MAX_TOKEN, Text, as_text
 
 LOOK_BACK = 32  # characters that sources look back on
-SESSION = 16384  # tokens of earlier texts that are remembered
+PROMPT, SESSION = 65536, 16384  # tokens of this text, and of earlier ones, that are remembered
 LONGEST = len(LENGTH_OF) - 1
-MATCHES = (16, 8, 4, 3, 2, 1)  # lengths of a context's end that are searched for, longest first
 
 
 class Edge:
@@ -117,33 +117,28 @@ class Suffix:
 class Copy:
     """What followed the longest ending of this text in some text at hand: this prompt and answer, or earlier ones."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, limit: int) -> None:
         self.name = name
-        self.text = ""
+        self.recall = Recall(limit)
         self.token, self.cell = SILENT, 0
         self._place, self._length = -1, 0
 
     def start(self, moment: Moment) -> None:
-        text, said, last = self.text, moment.said, len(self.text) - 1
-        for length in MATCHES:
-            place = text.rfind(said[-length:], 0, last) if length <= len(said) else -1
-            if place >= 0:
-                self._place, self._length = place + length, length
-                self._look()
-                return
-        self.token = SILENT
+        self._place, self._length = self.recall.find(moment.said)
+        self._look()
 
     def push(self, token: int, moment: Moment) -> None:
         if token == self.token:
             self._place += 1
             self._length += 1
-            if self._place < len(self.text):
-                self._look()
+            self._look()
+            if self.token != SILENT:
                 return
         self.start(moment)
 
     def _look(self) -> None:
-        token = ord(self.text[self._place])
+        text, place = self.recall.text, self._place
+        token = ord(text[place]) if 0 <= place < len(text) else MAX_TOKEN
         self.token = SILENT if token == MAX_TOKEN else token
         length = self._length
         self.cell = LENGTH_OF[length if length < LONGEST else LONGEST]
@@ -158,7 +153,7 @@ class Sources:
     """
 
     def __init__(self, graph: Graph, names: Sequence[str] = NAMES) -> None:
-        self._own, self._earlier = Copy("copy"), Copy("session")
+        self._own, self._earlier = Copy("copy", PROMPT), Copy("session", SESSION)
         made: dict[str, Source] = {
             "path": Path("path", graph.paths, graph.text, graph.vocab_size),
             "group": Path("group", graph.group_paths, graph.text, graph.vocab_size, graph.groups or None),
@@ -182,8 +177,8 @@ class Sources:
         said = len(tokens) if until is None else until
         if tokens is not self._tokens or said < self._read:
             self.open(tokens)
-        own = self._own
-        own.text += as_text(tokens[self._read : said])
+        own = self._own.recall
+        own.extend(as_text(tokens[self._read : said]))
         self._read = said
         moment = Moment(anchor, tokens[said - 1], own.text[-LOOK_BACK:])
         for source in self.all:
@@ -198,6 +193,7 @@ class Sources:
 
     def open(self, tokens: list[int]) -> None:
         """Begin another text; the last one becomes an earlier one."""
-        if self._own.text:
-            self._earlier.text = (self._earlier.text + self._own.text + BREAK_CHARACTER)[-SESSION:]
-        self._own.text, self._tokens, self._read = "", tokens, 0
+        own = self._own.recall
+        if own.text:
+            self._earlier.recall.extend(own.text + BREAK_CHARACTER)
+        self._own.recall, self._tokens, self._read = Recall(PROMPT), tokens, 0

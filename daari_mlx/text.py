@@ -20,7 +20,7 @@ BREAK = -1  # stands between two sequences: no match reaches across
 BREAK_CHARACTER = chr(0x10FFFF)
 MAX_TOKEN = 0x10FFFF  # ids below it can be told as code points
 MAX_CONTEXT = 24  # tokens of a context that are compared
-SHOWN = 16  # positions of a match that vote for what follows
+SHOWN = 8  # positions of a match that vote for what follows
 
 
 def as_text(tokens: Iterable[int]) -> str:
@@ -54,9 +54,16 @@ class Text:
         return self.tokens.tolist(), self.kinds.tolist()
 
     @cached_property
-    def _sorted(self) -> tuple[str, list[int]]:
-        """The reversed text, and where in it each of ``order`` begins."""
-        return self.characters[::-1], (len(self.tokens) - 1 - self.order).tolist()
+    def _sorted(self) -> tuple[str, list[int], dict[str, tuple[int, int]]]:
+        """The reversed text, where in it each of ``order`` begins, and which of them begin with each pair of tokens."""
+        backward = self.characters[::-1]
+        starts = (len(self.tokens) - 1 - self.order).tolist()
+        pairs: dict[str, tuple[int, int]] = {}
+        for row, start in enumerate(starts):
+            pair = backward[start : start + 2]
+            first, _ = pairs.get(pair, (row, 0))
+            pairs[pair] = first, row + 1
+        return backward, starts, pairs
 
     def find(self, context: str) -> tuple[int, int]:
         """Where the longest ending of ``context`` was said, and how long it is.
@@ -64,26 +71,34 @@ class Text:
         Of several such places, one that goes on as most of them do.
 
         Returns:
-            The position of the match's last token and its length in tokens; ``(-1, 0)`` without any.
+            The position of the match's last token and its length in tokens, at least 2; ``(-1, 0)`` without any.
         """
-        backward, starts = self._sorted
+        backward, starts, pairs = self._sorted
         wanted = context[: -MAX_CONTEXT - 1 : -1]
-
-        def ending(start: int) -> str:
-            return backward[start : start + MAX_CONTEXT]
-
-        place = bisect_left(starts, wanted, key=ending)
-        near = starts[max(place - 1, 0) : place + 1]
-        length = max((_common(wanted, ending(start)) for start in near), default=0)
-        if length == 0:
+        low, high = pairs.get(wanted[:2], (0, 0))
+        if high == low:
             return -1, 0
-        shared = wanted[:length]
+        length = 2
+        if high - low > 1:
 
-        def cut(start: int) -> str:
-            return backward[start : start + length]
+            def ending(start: int) -> str:
+                return backward[start : start + MAX_CONTEXT]
 
-        low = bisect_left(starts, shared, 0, place, key=cut)
-        high = bisect_right(starts, shared, place, len(starts), key=cut)
+            place = bisect_left(starts, wanted, low, high, key=ending)
+            near = starts[max(place - 1, low) : min(place + 1, high)]
+            length = max(_common(wanted, ending(start)) for start in near)
+            if length > 2:
+                shared = wanted[:length]
+
+                def cut(start: int) -> str:
+                    return backward[start : start + length]
+
+                low, high = (
+                    bisect_left(starts, shared, low, place, key=cut),
+                    bisect_right(starts, shared, place, high, key=cut),
+                )
+        else:
+            length = _common(wanted, backward[starts[low] : starts[low] + MAX_CONTEXT])
         last = len(backward) - 1
         if high - low == 1:
             return last - starts[low], length

@@ -1,0 +1,62 @@
+"""A text that grows, and where every pair of its tokens was said before: what a copy is looked up in."""
+
+from __future__ import annotations
+
+TRIED = 8  # earlier places of a pair that are compared, newest first
+LENGTHS = (4, 8, 16)  # how far back a match is followed
+
+
+class Recall:
+    """The newest tokens of a text as code points.
+
+    Args:
+        limit: how many tokens are remembered at least; up to twice as many are held.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.text = ""
+        self._limit = limit
+        self._newest: dict[str, int] = {}  # a pair of tokens -> where the token behind its newest place stands
+        self._earlier: list[int] = []  # the same for the place before that; -1 without any
+
+    def extend(self, more: str) -> None:
+        """Add ``more`` behind the text."""
+        known = len(self.text)
+        text = self.text + more
+        if len(text) > 2 * self._limit:
+            text, known = text[-self._limit :], 0
+            self._newest, self._earlier = {}, []
+        self.text = text
+        newest, earlier = self._newest, self._earlier
+        for place in range(known, len(text)):
+            if place < 2:
+                earlier.append(-1)
+                continue
+            pair = text[place - 2 : place]
+            earlier.append(newest.get(pair, -1))
+            newest[pair] = place
+
+    def find(self, said: str) -> tuple[int, int]:
+        """Where the longest ending of ``said`` went on, of the newest places that its last two tokens stood at.
+
+        Returns:
+            The position of the token behind it, and a length of 2 or one of ``LENGTHS`` that the match has at least;
+            ``(-1, 0)`` where the pair was never followed by anything.
+        """
+        text = self.text
+        place = self._newest.get(said[-2:], -1)
+        found, best = -1, 0
+        for _ in range(TRIED):
+            if place < 0:
+                break
+            length = 2
+            for longer in LENGTHS:
+                if place < longer or text[place - longer : place] != said[-longer:]:
+                    break
+                length = longer
+            if length > best:
+                found, best = place, length
+                if length == LENGTHS[-1]:
+                    break
+            place = self._earlier[place]
+        return found, best
