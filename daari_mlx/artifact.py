@@ -26,7 +26,7 @@ from daari_mlx.graph import Graph
 
 FORMAT_VERSION = 2
 CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
-MAX_JSON, MAX_HEADER = 256 << 10, 64 << 10  # bytes, far more than needed: JSON can take 25 times its size in memory
+MAX_JSON = MAX_HEADER = 64 << 10  # bytes, far more than is needed: JSON can take 25 times its size in memory
 _TYPES = {"float32": "F32", "int32": "I32", "int64": "I64", "uint64": "U64", "uint8": "U8"}  # safetensors' names
 
 
@@ -220,7 +220,8 @@ def _check_file(path: Path, expected: str) -> None:
             count *= extent
         if (
             kind != _TYPES[dtype.name]
-            or min(shape, default=0) < 0
+            or not shape  # a single number has no length
+            or min(shape) < 0
             or not 0 <= begin <= end <= size - 8 - length
             or end - begin != count * dtype.itemsize
         ):
