@@ -127,7 +127,7 @@ def counted(names: tuple[str, ...] = ("edge",)) -> Arbiter:
     """The arbiter of a corpus too small to hold anything back: a share counts as the chance, less where counts are few.
 
     Args:
-        names: sources whose cells are kinds (``edge``, ``path``, ``group``).
+        names: sources whose cells are kinds (``edge``, ``path``).
     """
     share = (np.arange(SHARES) / (SHARES - 1))[:, None]
     seen = np.array([1.0, 2.0, 3.0, 5.0, 11.0, 51.0])[None]

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from daari_mlx.calibrate import calibrate
 from daari_mlx.corpus import Corpus
 from daari_mlx.graph import Graph
-from daari_mlx.nodes import FloatArray, IntArray, Nodes
+from daari_mlx.nodes import Nodes
 from daari_mlx.source import NAMES
 from daari_mlx.sources import Sources
 from daari_mlx.tables import build_paths, build_text, count_edges, count_steps
-
-NODES_PER_GROUP = 16
-MIN_GROUPS = 8
 
 
 def build_graph(
@@ -38,29 +33,16 @@ def build_graph(
         seed: which sequences are held out together.
         names: the sources that are heard.
     """
-    support = np.bincount(corpus.labels, minlength=len(nodes.centroids)).astype(np.float64)
-    group = group_nodes(nodes.centroids, support, seed)
 
     def count(some: Corpus) -> Graph:
-        return _count(nodes, group, some, layer, vocab_size)
+        return _count(nodes, some, layer, vocab_size)
 
     arbiter = calibrate(corpus, lambda some: Sources(count(some), names), seed)
     graph = count(corpus)
     return graph if arbiter is None else replace(graph, arbiter=arbiter)
 
 
-def group_nodes(centroids: FloatArray, support: np.ndarray, seed: int) -> IntArray:
-    """The group of every node: a second, coarser clustering, of the centroids by their support. ``(N,)`` int32."""
-    count = max(MIN_GROUPS, len(centroids) // NODES_PER_GROUP)
-    if count >= len(centroids):
-        return np.arange(len(centroids), dtype=np.int32)
-    from sklearn.cluster import KMeans
-
-    fitted = KMeans(count, n_init=1, max_iter=30, random_state=seed).fit(centroids, sample_weight=support + 1e-3)
-    return fitted.labels_.astype(np.int32)
-
-
-def _count(nodes: Nodes, group: IntArray, corpus: Corpus, layer: int | str, vocab_size: int) -> Graph:
+def _count(nodes: Nodes, corpus: Corpus, layer: int | str, vocab_size: int) -> Graph:
     size, answers = len(nodes.centroids), corpus.answers()
     edge_start, edge_token, edge_probability, support = count_edges(
         corpus.labels[answers], corpus.tokens[answers], size, vocab_size
@@ -77,8 +59,6 @@ def _count(nodes: Nodes, group: IntArray, corpus: Corpus, layer: int | str, voca
         support=support,
         step_key=step_key,
         step_node=step_node,
-        group=group,
         text=build_text(corpus),
-        paths=build_paths(corpus, text, places, corpus.labels, vocab_size),
-        group_paths=build_paths(corpus, text, places, group[corpus.labels], vocab_size),
+        paths=build_paths(corpus, text, places, vocab_size),
     )

@@ -37,9 +37,8 @@ class Graph:
         step_key: ``(S,)`` int64, sorted and distinct: ``node * V + token``. Node N stands for "any node": where a
             token mostly leads when this node never took it.
         step_node: ``(S,)`` int32, the node each step leads to.
-        group: ``(N,)`` int32, the group of nodes that each belongs to, in ``[0, N)``.
         text: the answers themselves.
-        paths, group_paths: how the teacher went on from each node, and from each group.
+        paths: how the teacher went on from each node.
         arbiter: how far each source can be trusted.
         teacher: the fingerprint of the teacher it was compiled from.
         prompts: sorted uint64 content hashes of the prompts it was compiled from: a benchmark refuses those.
@@ -54,10 +53,8 @@ class Graph:
     support: IntArray
     step_key: NDArray[np.int64]
     step_node: IntArray
-    group: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
     text: Text = field(default_factory=no_text)
     paths: Paths = field(default_factory=no_paths)
-    group_paths: Paths = field(default_factory=no_paths)
     arbiter: Arbiter = field(default_factory=counted)
     teacher: dict[str, Any] = field(default_factory=dict)
     prompts: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -102,11 +99,6 @@ class Graph:
             found = np.minimum(np.searchsorted(self.step_key, key), len(self.step_key) - 1)
             target = np.where(has_edge & (self.step_key[found] == key), self.step_node[found], NO_NODE)
         return token.tolist(), kinds.tolist(), target.tolist()
-
-    @cached_property
-    def groups(self) -> list[int]:
-        """``group`` as a list."""
-        return self.group.tolist()
 
     def follow(self, node: int, limit: int) -> tuple[list[int], list[int]]:
         """The walk along top edges from ``node``: at most ``limit`` tokens, and the node each was said on."""
@@ -162,34 +154,31 @@ class Graph:
 
     def _check_text(self) -> None:
         """The same for what sources besides the walk read."""
-        tokens, order, size = self.text.tokens, self.text.order, self.size
-        expect("nodes.group", self.group, np.int32, (size,) if len(self.group) else (0,))
-        require(in_range(self.group, 0, size), "nodes.group holds a group outside the graph")
+        tokens, order, kinds = self.text.tokens, self.text.order, self.text.kinds
         require(tokens.ndim == 1 and order.ndim == 1, "an array has other dimensions")
         expect("text.tokens", tokens, np.int32, (len(tokens),))
         expect("text.order", order, np.int32, (len(order),))
-        expect("text.kinds", self.text.kinds, np.uint8, (len(tokens),))
+        expect("text.kinds", kinds, np.uint8, (len(tokens),))
         require(in_range(tokens, BREAK, min(self.vocab_size, MAX_TOKEN)), "text.tokens holds an id that is none")
         require(len(tokens) == 0 or tokens[-1] == BREAK, "the text does not end its last sequence")
         require(in_range(order, 0, len(tokens) - 1), "text.order points outside the text")
         require(bool((tokens[order] != BREAK).all()), "text.order points at the end of a sequence")
-        require(in_range(self.text.kinds, 0, KINDS), "text.kinds holds a kind that is none")
-        for name, paths in (("paths", self.paths), ("group_paths", self.group_paths)):
-            count = len(paths.key)
-            expect(f"{name}.key", paths.key, np.int64, (count,))
-            expect(f"{name}.place", paths.place, np.int32, (count,))
-            expect(f"{name}.kinds", paths.kinds, np.uint8, (count, REACH))
-            require(bool((np.diff(paths.key) > 0).all()), f"{name}.key is not sorted")
-            require(in_range(paths.key, 0, size * self.vocab_size), f"{name}.key holds a key outside the graph")
-            require(in_range(paths.place, 0, len(tokens)), f"{name}.place points outside the text")
-            steps = (paths.kinds != END).argmin(axis=1) + REACH * (paths.kinds != END).all(axis=1)
-            require(bool((paths.kinds[paths.kinds != END] < KINDS).all()), f"{name}.kinds holds a kind that is none")
-            require(bool((paths.place + steps < len(tokens)).all()), f"{name} run out of the text")
-        require(len(self.group_paths.key) == 0 or len(self.group) == size, "its nodes have no groups")
-        require(all(np.isfinite(odds).all() for odds in self.arbiter.odds), "arbiter.odds holds a value not finite")
-        weights = self.arbiter.weights
-        expect("arbiter.weights", weights, np.float32, (len(self.arbiter.names), 4))
-        require(bool(np.isfinite(weights).all() and np.isfinite(self.arbiter.bias)), "the arbiter is not finite")
+        require(in_range(kinds, 0, KINDS), "text.kinds holds a kind that is none")
+        key, place, steps = self.paths.key, self.paths.place, self.paths.kinds
+        expect("paths.key", key, np.int64, (len(key),))
+        expect("paths.place", place, np.int32, (len(key),))
+        expect("paths.kinds", steps, np.uint8, (len(key), REACH))
+        require(bool((np.diff(key) > 0).all()), "paths.key is not sorted")
+        require(in_range(key, 0, self.size * self.vocab_size), "paths.key holds a key outside the graph")
+        taken = steps != END
+        reach = np.where(taken.all(axis=1), REACH, taken.argmin(axis=1))
+        require(in_range(place, 0, len(tokens)), "paths.place points outside the text")
+        require(bool((place + reach < len(tokens)).all()), "a path runs out of the text")
+        require(in_range(steps[taken], 0, KINDS), "paths.kinds holds a kind that is none")
+        arbiter = self.arbiter
+        expect("arbiter.weights", arbiter.weights, np.float32, (len(arbiter.names), 4))
+        finite = all(np.isfinite(odds).all() for odds in (*arbiter.odds, arbiter.weights, np.array(arbiter.bias)))
+        require(bool(finite), "its arbiter holds a value that is not finite")
 
 
 def expect(name: str, array: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:

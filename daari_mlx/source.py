@@ -11,10 +11,9 @@ from typing import Protocol
 
 from daari_mlx.cells import COUNTS, LENGTHS, SHARES
 
-NAMES = ("path", "group", "edge", "suffix", "copy", "session")
+NAMES = ("path", "edge", "suffix", "copy", "session")
 SHAPES: dict[str, tuple[int, ...]] = {  # how the cells of each are made up, the most telling bucket first
     "path": (SHARES, COUNTS),
-    "group": (SHARES, COUNTS),
     "edge": (SHARES, COUNTS),
     "suffix": (LENGTHS, SHARES, COUNTS),
     "copy": (LENGTHS,),

@@ -47,17 +47,17 @@ class Edge:
 class Path:
     """What the teacher went on to say from the anchor, as long as the draft keeps to it."""
 
-    def __init__(self, name: str, paths: Paths, text: Text, vocab_size: int, group: list[int] | None = None) -> None:
-        self.name = name
+    name = "path"
+
+    def __init__(self, paths: Paths, text: Text, vocab_size: int) -> None:
         self._find, self._places, self._steps = paths.find, paths.places, paths.steps
         self._tokens = text.reading[0]
-        self._vocab_size, self._group = vocab_size, group
+        self._vocab_size = vocab_size
         self.token, self.cell = SILENT, 0
         self._place, self._step, self._kinds = 0, 0, b""
 
     def start(self, moment: Moment) -> None:
-        node = moment.anchor if self._group is None else self._group[moment.anchor]
-        row = self._find.get(node * self._vocab_size + moment.last)
+        row = self._find.get(moment.anchor * self._vocab_size + moment.last)
         if row is None:
             self.token = SILENT
             return
@@ -155,8 +155,7 @@ class Sources:
     def __init__(self, graph: Graph, names: Sequence[str] = NAMES) -> None:
         self._own, self._earlier = Copy("copy", PROMPT), Copy("session", SESSION)
         made: dict[str, Source] = {
-            "path": Path("path", graph.paths, graph.text, graph.vocab_size),
-            "group": Path("group", graph.group_paths, graph.text, graph.vocab_size, graph.groups or None),
+            "path": Path(graph.paths, graph.text, graph.vocab_size),
             "edge": Edge(graph),
             "suffix": Suffix(graph.text),
             "copy": self._own,

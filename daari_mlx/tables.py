@@ -72,16 +72,15 @@ def _kinds(tokens: IntArray, followed: NDArray[np.int64]) -> NDArray[np.uint8]:
     return kinds
 
 
-def build_paths(corpus: Corpus, text: IntArray, places: IntArray, labels: IntArray, vocab_size: int) -> Paths:
+def build_paths(corpus: Corpus, text: IntArray, places: IntArray, vocab_size: int) -> Paths:
     """The commonest continuation of every (node, token chosen there).
 
     Args:
         corpus: whose rows they are.
         text, places: of :meth:`Corpus.text`.
-        labels: ``(R,)`` the node, or group of nodes, of every row.
         vocab_size: V.
     """
-    key, path = np.unique(labels.astype(np.int64) * vocab_size + corpus.tokens, return_inverse=True)
+    key, path = np.unique(corpus.labels.astype(np.int64) * vocab_size + corpus.tokens, return_inverse=True)
     place = np.zeros(len(key), np.int32)
     place[path] = places
     kinds = np.full((len(key), REACH), END, np.uint8)
