@@ -85,11 +85,16 @@ class ModelDrafter:
         return self._kept / self._judged
 
     @property
-    def never_pays(self) -> bool:
-        """Whether even drafts that are always right would cost more than they give."""
+    def off(self) -> str | None:
+        """Why it never drafts: even drafts that are always right would cost more than they give; else None."""
         if self.num_draft_tokens is not None or self.cost is None:
-            return False
-        return best_length([1.0] * MAX_DRAFT, self.cost, draft_cost=self.draft_cost) == 0
+            return None
+        if best_length([1.0] * MAX_DRAFT, self.cost, draft_cost=self.draft_cost) > 0:
+            return None
+        return (
+            f"a token of the drafting model costs {self.draft_cost:.2f} of a teacher's forward: no draft can pay on "
+            "this machine"
+        )
 
     def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
         """See :meth:`daari_mlx.draft.Drafter.draft`; the states are not looked at."""

@@ -221,9 +221,9 @@ def test_drafts_grow_while_they_come_true_and_stop_while_they_do_not() -> None:
 def test_a_costly_drafter_drafts_less_and_one_that_cannot_pay_says_so() -> None:
     cheap, dear = (sum(rounds(free_model_drafter(draft_cost=c), True, 12)) for c in (0.02, 0.5))
     assert dear < cheap
-    assert free_model_drafter(draft_cost=1.2).never_pays
-    assert not free_model_drafter().never_pays
-    assert not ModelDrafter(model_of("llama"), num_draft_tokens=2).never_pays
+    assert "costs 1.20" in str(free_model_drafter(draft_cost=1.2).off)
+    assert free_model_drafter().off is None
+    assert ModelDrafter(model_of("llama"), num_draft_tokens=2).off is None
 
 
 def test_a_rest_is_announced_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:

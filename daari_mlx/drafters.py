@@ -1,0 +1,79 @@
+"""Which drafter the options name: the graph, a cheaper model, prompt lookup, or none.
+
+Each is one more :class:`daari_mlx.draft.Drafter`; the loop, the statistics and the contract are the same for all.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from daari_mlx import probe
+from daari_mlx.decode import DraftLength
+from daari_mlx.draft import Drafter
+from daari_mlx.errors import DaariError
+from daari_mlx.lookup import LookupDrafter
+from daari_mlx.model_drafter import load_drafter
+from daari_mlx.teacher import Teacher
+
+Kind = Literal["graph", "model", "lookup", "none"]
+
+
+def choose_kind(kind: Kind | None, graph: str | None, draft_model: str | None) -> Kind:
+    """The drafter that the options name; what is only given and not used is refused, never dropped silently.
+
+    Args:
+        kind: of ``--drafter``; None takes what is given.
+        graph: of ``--graph``, or None.
+        draft_model: of ``--draft-model``, or None.
+
+    Raises:
+        DaariError: something is missing, or given for nothing.
+    """
+    given: dict[Kind, str | None] = {"graph": graph, "model": draft_model}
+    options = {"graph": "--graph", "model": "--draft-model"}
+    named: list[Kind] = [name for name, value in given.items() if value is not None]
+    if kind is None:
+        if len(named) > 1:
+            raise DaariError(
+                "--graph and --draft-model are both given: say which one drafts, --drafter graph or --drafter model."
+            )
+        return named[0] if named else "none"
+    if kind in given and given[kind] is None:
+        raise DaariError(f"--drafter {kind} needs {options[kind]}.")
+    if unused := [options[name] for name in named if name != kind and kind != "none"]:
+        raise DaariError(f"{' and '.join(unused)} is given, but --drafter {kind} does not use it: leave it out.")
+    return kind
+
+
+def make_drafter(
+    kind: Kind,
+    draft_model: str | None,
+    teacher: Teacher,
+    num_draft_tokens: DraftLength = "auto",
+    *,
+    trust_remote_code: bool = False,
+) -> Drafter | None:
+    """The drafter of this kind, for :func:`daari_mlx.stream_generate`'s ``drafter``; None for a graph and for none.
+
+    Args:
+        kind: see :func:`choose_kind`.
+        draft_model: a folder or Hub repository, for ``"model"``.
+        teacher: who verifies.
+        num_draft_tokens: see :func:`daari_mlx.stream_generate`.
+
+    Raises:
+        DaariError: see :func:`daari_mlx.model_drafter.load_drafter`.
+    """
+    if kind == "model" and draft_model is not None:
+        return load_drafter(
+            draft_model,
+            teacher.model,
+            teacher.tokenizer,
+            num_draft_tokens=num_draft_tokens or 1,  # 0 is no draft at all, which the loop sees to
+            trust_remote_code=trust_remote_code,
+        )
+    if kind == "lookup":
+        if num_draft_tokens == "auto":
+            return LookupDrafter(cost=probe.cost_of(teacher.model))
+        return LookupDrafter(num_draft_tokens=num_draft_tokens or 1)
+    return None
