@@ -22,6 +22,7 @@ from daari_mlx.source import Moment, Source
 OWN, OWN_ANYHOW, OTHER, OTHER_ANYHOW = range(4)  # columns of the weights
 FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
 BUCKETS = STEP_OF + [STEPS - 1] * (1024 - DEPTH)  # of steps since the anchor
+LAST_STEP = len(BUCKETS) - 1
 MAX_ODDS = 12.0  # log-odds beyond which a probability is 0 or 1 in float32
 
 Voice = tuple[list[float], list[float]]  # of a source: for its own token and for any, by cell
@@ -96,7 +97,7 @@ class Arbiter:
             total = self.bias
             votes: dict[int, float] = {}
             namers: dict[int, str] = {}
-            voices = self.voices[BUCKETS[len(tokens)]]
+            voices = self.voices[BUCKETS[min(len(tokens), LAST_STEP)]]
             for source, (own, other) in zip(heard, voices, strict=True):
                 token = source.token
                 if token >= 0:

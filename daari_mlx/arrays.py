@@ -91,7 +91,8 @@ def from_arrays(arrays: dict[str, np.ndarray], config: dict[str, Any]) -> Graph:
 
 
 def _arbiter(arrays: dict[str, np.ndarray], names: object) -> Arbiter:
-    if not isinstance(names, list) or not names or len(set(map(str, names))) < len(names) or set(names) - set(NAMES):
+    known = isinstance(names, list) and all(isinstance(name, str) and name in NAMES for name in names)
+    if not isinstance(names, list) or not known or not names or len(set(names)) < len(names):
         raise DaariError(f"The graph is damaged: its sources are {str(names)[:80]}, known ones are {list(NAMES)}.")
     odds, bias = arrays["arbiter.odds"], arrays["arbiter.bias"]
     sizes = [cells(name) * STEPS for name in names]

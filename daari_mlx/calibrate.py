@@ -159,4 +159,4 @@ def _regress(features: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[F
     from sklearn.linear_model import LogisticRegression
 
     fitted = LogisticRegression(solver="newton-cholesky", max_iter=100).fit(features, right)
-    return fitted.coef_[0].astype(np.float32), float(fitted.intercept_[0])
+    return fitted.coef_[0].astype(np.float32), float(np.float32(fitted.intercept_[0]))  # as a file brings it back

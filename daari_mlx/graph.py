@@ -10,14 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daari_mlx.arbiter import Arbiter, counted
-from daari_mlx.cells import KINDS, kind
+from daari_mlx.cells import KINDS, STEPS, kind
 from daari_mlx.errors import DaariError
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
 from daari_mlx.paths import END, REACH, Paths, no_paths
+from daari_mlx.source import NAMES, cells
 from daari_mlx.text import BREAK, MAX_TOKEN, Text, no_text
 
 MAX_EDGES = 32  # outgoing edges kept a node
 NO_NODE = -1
+MAX_WEIGHT = 1e6  # of the arbiter: no sum of products of such numbers overflows
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Graph:
     def check(self) -> None:
         """Raise :class:`DaariError` unless every array has its shape, type and range; a hostile file ends here."""
         basis, mean = self.nodes.projection.basis, self.nodes.projection.mean
-        lists = (mean, self.edge_token, self.step_key, self.prompts)
+        lists = (mean, self.edge_token, self.step_key, self.prompts, self.paths.key)
         require(self.nodes.centroids.ndim == 2 and all(a.ndim == 1 for a in lists), "an array has other dimensions")
         size, width = self.nodes.centroids.shape
         expect("nodes.centroids", self.nodes.centroids, np.float32, (size, width))
@@ -128,7 +130,7 @@ class Graph:
         expect("steps.node", self.step_node, np.int32, (len(self.step_key),))
         expect("prompts", self.prompts, np.uint64, (len(self.prompts),))
         require(size > 0 and width > 0 and len(mean) > 0, "it has no nodes")
-        require(0 < self.vocab_size < 2**31, f"a vocabulary of {self.vocab_size} tokens is none")
+        require(0 < self.vocab_size <= MAX_TOKEN, f"a vocabulary of {self.vocab_size} tokens is none")
         for name, values in (
             ("nodes.centroids", self.nodes.centroids),
             ("projection.basis", basis),
@@ -175,10 +177,17 @@ class Graph:
         require(in_range(place, 0, len(tokens)), "paths.place points outside the text")
         require(bool((place + reach < len(tokens)).all()), "a path runs out of the text")
         require(in_range(steps[taken], 0, KINDS), "paths.kinds holds a kind that is none")
-        arbiter = self.arbiter
-        expect("arbiter.weights", arbiter.weights, np.float32, (len(arbiter.names), 4))
-        finite = all(np.isfinite(odds).all() for odds in (*arbiter.odds, arbiter.weights, np.array(arbiter.bias)))
-        require(bool(finite), "its arbiter holds a value that is not finite")
+        self._check_arbiter()
+
+    def _check_arbiter(self) -> None:
+        """The same for what turns cells into probabilities."""
+        names, odds, weights = self.arbiter.names, self.arbiter.odds, self.arbiter.weights
+        require(set(names) <= set(NAMES) and 0 < len(set(names)) == len(names) == len(odds), "its sources are none")
+        for name, values in zip(names, odds, strict=True):
+            expect(f"arbiter.odds of {name}", values, np.float32, (cells(name), STEPS))
+        expect("arbiter.weights", weights, np.float32, (len(names), 4))
+        for name, numbers in (("odds", np.concatenate(odds)), ("weights", weights), ("bias", self.arbiter.bias)):
+            require(bool((np.abs(numbers) < MAX_WEIGHT).all()), f"arbiter.{name} holds a value that is none")
 
 
 def expect(name: str, array: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:

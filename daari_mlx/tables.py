@@ -62,8 +62,11 @@ def _kinds(tokens: IntArray, followed: NDArray[np.int64]) -> NDArray[np.uint8]:
     if len(followed) == 0:
         return kinds
     known = np.zeros(len(followed), np.int64)
+    inside = np.ones(len(followed), bool)  # an earlier sequence tells nothing
     for back in range(KNOWN_BY):
-        token = np.where(followed >= back, tokens[np.maximum(followed - back, 0)], BREAK).astype(np.int64) + 1
+        earlier = tokens[np.maximum(followed - back, 0)]
+        inside &= (followed >= back) & (earlier != BREAK)
+        token = np.where(inside, earlier, BREAK).astype(np.int64) + 1
         _, known = np.unique(known * (int(tokens.max()) + 2) + token, return_inverse=True)
     said = known * (int(tokens.max()) + 2) + tokens[followed + 1]
     _, which, seen = np.unique(said, return_inverse=True, return_counts=True)

@@ -76,9 +76,9 @@ class Text:
         backward, starts, pairs = self._sorted
         wanted = context[: -MAX_CONTEXT - 1 : -1]
         low, high = pairs.get(wanted[:2], (0, 0))
-        if high == low:
+        if high == low or len(wanted) < 2:
             return -1, 0
-        length = 2
+        length, best = 2, starts[low]
         if high - low > 1:
 
             def ending(start: int) -> str:
@@ -86,7 +86,7 @@ class Text:
 
             place = bisect_left(starts, wanted, low, high, key=ending)
             near = starts[max(place - 1, low) : min(place + 1, high)]
-            length = max(_common(wanted, ending(start)) for start in near)
+            length, best = max((_common(wanted, ending(start)), start) for start in near)
             if length > 2:
                 shared = wanted[:length]
 
@@ -100,8 +100,8 @@ class Text:
         else:
             length = _common(wanted, backward[starts[low] : starts[low] + MAX_CONTEXT])
         last = len(backward) - 1
-        if high - low == 1:
-            return last - starts[low], length
+        if high - low <= 1:  # none at all where the order in a file is not sorted
+            return last - best, length
         step = -(-(high - low) // SHOWN)
         votes: dict[str, list[int]] = {}
         for start in starts[low:high:step]:
