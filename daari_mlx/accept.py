@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+TEACHER = "teacher"  # the source of every token that nobody drafted
+
 
 def count_accepted(draft: Sequence[int], verdicts: Sequence[int]) -> int:
     """How many leading draft tokens equal the teacher's own tokens.
@@ -83,7 +85,7 @@ class Statistics:
         """Count one emitted token; ``source`` drafted it, None for the teacher's own bonus token."""
         self.tokens += 1
         self.accepted += source is not None
-        name = source or "teacher"
+        name = source or TEACHER
         self.sources[name] = self.sources.get(name, 0) + 1
 
     def add(self, other: Statistics) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from daari_mlx.accept import TEACHER
 from daari_mlx.progress import bar
 
 if TYPE_CHECKING:
@@ -150,16 +151,18 @@ def turn_text(response: GenerationResponse) -> str:
     )
 
 
-def generate_json(text: str, ids: list[int], response: GenerationResponse) -> dict[str, Any]:
+def generate_json(text: str, tokens: list[tuple[int, str]], response: GenerationResponse) -> dict[str, Any]:
     """What ``generate --json`` prints.
 
     Args:
-        text, ids: the whole answer; ids include the end-of-sequence token.
+        text: the whole answer.
+        tokens: the id of each token, the end-of-sequence token included, and which source it came from.
         response: the last one.
     """
     return {
         "text": text,
-        "token_ids": ids,
+        "token_ids": [token for token, _ in tokens],
+        "token_sources": [source for _, source in tokens],
         "finish_reason": response.finish_reason,
         "prompt_tokens": response.prompt_tokens,
         "prompt_tps": response.prompt_tps,
@@ -177,18 +180,19 @@ def stream_answer(responses: Iterable[GenerationResponse], *, verbose: bool, jso
         json_too: print one JSON object instead of both.
         drafts: whether drafting was asked for; if so, and the text alone is printed, stderr tells why there was none.
     """
-    text, ids, last = "", [], None
+    text, last = "", None
+    tokens: list[tuple[int, str]] = []
     stream = verbose and not json_too
     if stream:
         print(RULE)
     for last in responses:
         text += last.text
-        ids.append(last.token)
+        tokens.append((last.token, last.source or TEACHER))
         if stream:
             print(last.text, end="", flush=True)
     assert last is not None  # max_tokens is at least 1
     if json_too:
-        print(as_json(generate_json(text, ids, last)))
+        print(as_json(generate_json(text, tokens, last)))
     elif not verbose:
         print(text)
     if not stream:

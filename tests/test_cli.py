@@ -354,6 +354,20 @@ def test_generate_says_what_mlx_lm_says_and_prints_both_figures(graph, tiny_teac
     assert record["text"] == plain
     assert record["tokens"] == len(record["token_ids"])
     assert record["calls"] < record["tokens"], "nothing was drafted"
+    assert len(record["token_sources"]) == record["tokens"] and record["drafting_off"] is None
+    counted = {name: record["token_sources"].count(name) for name in record["token_sources"]}
+    assert counted == record["sources"] and record["tokens"] - counted["teacher"] == record["accepted"] > 0
+
+
+def test_generate_ends_at_a_stop(graph, tiny_teacher_path):
+    common = ["generate", "--model", tiny_teacher_path, "-p", QUESTION, "--graph", graph, "--num-draft-tokens", "6"]
+    whole = json.loads(done(*common, "--json").stdout)
+    stop = whole["text"][9:14]
+    cut = json.loads(done(*common, "--json", "--stop", "never\\n", "--stop", stop).stdout)
+    assert cut["text"] == whole["text"][: whole["text"].index(stop)] and cut["finish_reason"] == "stop"
+    assert cut["tokens"] == len(cut["token_ids"]) < len(whole["token_ids"])
+    assert cut["token_ids"] == whole["token_ids"][: cut["tokens"]]
+    assert "none of them empty" in failed(*common, "--stop", "")
 
 
 def test_generate_tells_why_nothing_is_drafted(graph, tiny_teacher_path):
