@@ -1,17 +1,19 @@
 """What extraction and compilation cost: one JSON line for each measurement.
 
     python scripts/bench_extract.py rate --model M --data train.jsonl     extraction against the teacher's own prefill
+    python scripts/bench_extract.py ranks --model M --data train.jsonl    extraction by two ranks against one process
     python scripts/bench_extract.py memory --states 1000000               peak memory and seconds of compile
 
-``rate`` takes each sequence twice, in turn: prefilled as mlx-lm does before it generates, and extracted as
-``daari-mlx extract`` does. ``memory`` compiles a made-up extraction (clusters that follow each other along a random
-graph) in a process of its own; no teacher is loaded.
+``rate`` takes each sequence twice, in turn: prefilled as mlx-lm does before it generates, and extracted, in parts, as
+``daari-mlx extract`` does. ``ranks`` runs that command alone and under ``mlx.launch``. ``memory`` compiles a made-up
+extraction (clusters that follow each other along a random graph) in a process of its own; no teacher is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from daari_mlx.artifact import save_graph, versions
+from daari_mlx.batches import Reader, choose
 from daari_mlx.blas import status
 from daari_mlx.compiler import compile_graph, peak_mb
 from daari_mlx.data import read_sequences
@@ -30,6 +33,7 @@ from daari_mlx.extract import PART
 from daari_mlx.files import save_arrays, write_json
 from daari_mlx.nodes import fit_projection
 from daari_mlx.probe import chip
+from daari_mlx.shards import cut, read, reduce
 from daari_mlx.teacher import Teacher, load_teacher
 from daari_mlx.workdir import Plan, Workdir
 
@@ -47,32 +51,73 @@ def prefill(teacher: Teacher, tokens: list[int]) -> float:
 
 
 def rate(args: argparse.Namespace) -> dict[str, Any]:
-    """Tokens a second of both, and the median of their ratio sequence by sequence."""
+    """Tokens a second of both, and the median of their ratio part by part, in seconds and in processor seconds."""
     teacher = load_teacher(args.model)
-    sequences = read_sequences(args.data, teacher.tokenizer, limit=args.n + 1, max_length=teacher.context_length).items
-    projection, own, ours, tokens = None, [], [], []
-    for sequence in sequences:
-        ids = sequence.tokens[:-1]
-        first = max(0, sequence.answer_start - 2)
-        own.append(prefill(teacher, ids))
-        start = time.perf_counter()
-        states = teacher.states(ids, args.layer, first)
-        if projection is not None:
-            projection(states).astype(np.float16)
-        ours.append(time.perf_counter() - start)
-        projection = projection or fit_projection(states, 64)
-        tokens.append(len(ids))
-    own, ours, tokens = own[1:], ours[1:], tokens[1:]  # the first warms up
-    shares = [a / b for a, b in zip(own, ours, strict=True)]
+    sequences = read_sequences(args.data, teacher.tokenizer, limit=args.n, max_length=teacher.context_length).items
+    parts = cut(sequences, args.part, seed=0)
+    layout = choose(teacher, args.layer, [piece for part in parts for piece in part.pieces])
+    reader = Reader(teacher, args.layer, layout)
+    arrays = read(reader, parts[0])  # warms up
+    projection = fit_projection(arrays["states"], 64)
+    prefill(teacher, parts[0].pieces[0].tokens)
+    own, ours = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, part in enumerate(parts):
+            wall, cpu = time.perf_counter(), time.process_time()
+            for piece in part.pieces:
+                prefill(teacher, piece.tokens)
+            own.append((time.perf_counter() - wall, time.process_time() - cpu))
+            wall, cpu = time.perf_counter(), time.process_time()
+            save_arrays(Path(folder) / str(number), reduce(read(reader, part), projection))
+            ours.append((time.perf_counter() - wall, time.process_time() - cpu))
+    shares = [a[0] / b[0] for a, b in zip(own, ours, strict=True)]
+    tokens = sum(part.tokens for part in parts)
     return {
         "measurement": "extraction rate",
-        "sequences": len(tokens),
-        "prefill_tokens_per_second": sum(tokens) / sum(own),
-        "extract_tokens_per_second": sum(tokens) / sum(ours),
+        "sequences": len(sequences),
+        "part": args.part,
+        "tokens": tokens,
+        "states": sum(part.states for part in parts),
+        "prefixes": sorted({n for part in parts for n in part.prefixes}),
+        "layout": layout.as_json(),
+        "prefill_tokens_per_second": tokens / sum(wall for wall, _ in own),
+        "extract_tokens_per_second": tokens / sum(wall for wall, _ in ours),
+        "prefill_tokens_per_cpu_second": tokens / sum(cpu for _, cpu in own),
+        "extract_tokens_per_cpu_second": tokens / sum(cpu for _, cpu in ours),
         "share_median": median(shares),
-        "share_quartiles": quantiles(shares, n=4),
+        "share_quartiles": quantiles(shares, n=4) if len(shares) > 1 else shares,
+        "cpu_share_median": median(a[1] / b[1] for a, b in zip(own, ours, strict=True)),
         "layer": args.layer,
         "peak_mb": peak_mb(),
+    }
+
+
+def ranks(args: argparse.Namespace) -> dict[str, Any]:
+    """Tokens a second of ``daari-mlx extract`` in one process and in several, loading and reading left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        alone, launched = Path(folder) / "alone", Path(folder) / "launched"
+        options = ["--model", args.model, "--data", args.data, "--limit", str(args.n), "--json"]
+        launcher = ["mlx.launch", "-n", str(args.ranks), "--backend", "ring", "--"]
+        for before, work in (([], alone), (launcher, launched)):
+            command = [*before, "daari-mlx", "extract", *options, "--workdir", str(work)]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as running:
+                if running.wait() != 0:
+                    raise SystemExit(f"{command} failed")
+        one, several = (json.loads((work / "extract_stats.json").read_text()) for work in (alone, launched))
+        same = all(p.read_bytes() == (launched / "shards" / p.name).read_bytes() for p in (alone / "shards").iterdir())
+    seconds = [record["seconds"]["states"] for record in (one, several)]
+    return {
+        "measurement": "extraction by ranks",
+        "ranks": args.ranks,
+        "sequences": one["sequences"],
+        "shards": one["shards"],
+        "tokens_per_second_alone": one["tokens"] / seconds[0],
+        "tokens_per_second": several["tokens"] / seconds[1],
+        "speedup": seconds[0] / seconds[1],
+        "same_bytes": same,
+        "cores": os.cpu_count(),
+        "load_before": args.load,
+        "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS"),
     }
 
 
@@ -152,8 +197,15 @@ def main() -> None:
     one.add_argument("--model", required=True)
     one.add_argument("--data", required=True)
     one.add_argument("--layer", default="final")
-    one.add_argument("-n", type=int, default=30)
+    one.add_argument("-n", type=int, default=128)
+    one.add_argument("--part", type=int, default=PART)
     one.set_defaults(run=rate)
+    three = commands.add_parser("ranks")
+    three.add_argument("--model", required=True)
+    three.add_argument("--data", required=True)
+    three.add_argument("-n", type=int, default=512)
+    three.add_argument("--ranks", type=int, default=2)
+    three.set_defaults(run=ranks, load=os.getloadavg()[0])
     two = commands.add_parser("memory")
     two.add_argument("--states", type=int, default=1_000_000)
     two.set_defaults(run=memory)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import bench_resume
 import pytest
 from graphs import write_rows
 from test_fingerprint import quantised
 
-from daari_mlx import answers, extract, files
+from daari_mlx import answers, batches, extract, files
 from daari_mlx.data import Prompt, read_prompts, read_sequences
 from daari_mlx.errors import DaariError
 from daari_mlx.extract import ExtractOptions, extraction_record
@@ -85,6 +86,7 @@ def stop_at(patch: pytest.MonkeyPatch, call: int, error: BaseException) -> Calla
         return step
 
     patch.setattr(Teacher, "states", stopping(Teacher.states))
+    patch.setattr(batches, "read_rows", stopping(batches.read_rows))
     patch.setattr(files.mx, "save_safetensors", stopping(files.mx.save_safetensors))
     for name in ("write_text", "rename"):
         patch.setattr(Path, name, stopping(getattr(Path, name)))
@@ -184,6 +186,13 @@ extract.extract(teacher, rows, Workdir(sys.argv[1]), extract.ExtractOptions(dime
     assert contents(work) == contents(tmp_path / "reference")
 
 
+@pytest.mark.slow
+def test_killed_at_random_moments_it_goes_on_to_the_same_graph() -> None:
+    found = bench_resume.trials(3, rows=24, seed=1)
+    assert (found["survived"], found["tried"]) == (3, 3), found["failures"]
+    assert found["repeated_at_most"] <= 1
+
+
 def test_a_finished_run_is_not_repeated(
     teacher: Teacher, prompts: list[Prompt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +200,7 @@ def test_a_finished_run_is_not_repeated(
     extract.extract(teacher, prompts, workdir, OPTIONS)
     before = extraction_record(workdir)
     monkeypatch.setattr(Teacher, "states", None)
+    monkeypatch.setattr(batches, "read_rows", None)
     extract.extract(teacher, prompts, workdir, OPTIONS)
     assert extraction_record(workdir) == before
 
