@@ -20,6 +20,7 @@ from daari_mlx import blas, decode, probe
 from daari_mlx.accept import Statistics
 from daari_mlx.artifact import attach, versions
 from daari_mlx.data import Prompt, prompt_hash
+from daari_mlx.draft import Drafter
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import describe
 from daari_mlx.graph import Graph
@@ -48,9 +49,10 @@ class _Run:
 
 def run_bench(
     teacher: Teacher,
-    graph: Graph,
+    graph: Graph | None,
     prompts: list[Prompt],
     *,
+    drafter: Drafter | None = None,
     max_tokens: int = 256,
     num_draft_tokens: decode.DraftLength = "auto",
     logits_processors: list[LogitsProcessor] | None = None,
@@ -59,10 +61,12 @@ def run_bench(
     warmup: int = 1,
     command: str | None = None,
 ) -> BenchRecord:
-    """Decode every prompt greedily with plain mlx-lm and with the graph; who goes first alternates.
+    """Decode every prompt greedily with plain mlx-lm and with the graph or drafter; who goes first alternates.
 
     Args:
+        graph: None where a drafter is given.
         prompts: at least one, none of which the graph was compiled from.
+        drafter: any other drafter, in place of a graph.
         max_tokens: the longest answer; -1 for no limit.
         num_draft_tokens: see :func:`daari_mlx.stream_generate`.
         logits_processors: for both arms, so what they do may depend on nothing but the tokens that they are shown.
@@ -74,18 +78,20 @@ def run_bench(
     Raises:
         DaariError: before anything runs: a graph of another teacher, a prompt that is too long, an overlap.
     """
-    graph = attach(graph, teacher.model, teacher.tokenizer)
+    graph = None if graph is None else attach(graph, teacher.model, teacher.tokenizer)
     overlap = _check(teacher, graph, prompts, max_tokens, allow_overlap)
     shared = {} if logits_processors is None else {"logits_processors": logits_processors}
     plain = _plain(teacher, max_tokens, shared)
-    ours = _ours(teacher, graph, max_tokens, num_draft_tokens, shared)
+    ours = _ours(
+        teacher, max_tokens, {"graph": graph, "drafter": drafter, "num_draft_tokens": num_draft_tokens}, shared
+    )
     for prompt in prompts[:warmup]:
         _timed(plain, prompt.tokens, seed)
         _timed(ours, prompt.tokens, seed)
     about = {
         "command": command,
         **environment(),
-        **_subject(teacher, graph),
+        **_subject(teacher, graph, drafter),
         "max_tokens": max_tokens,
         "num_draft_tokens": num_draft_tokens,
         "logits_processors": [type(p).__name__ for p in logits_processors or []],
@@ -105,7 +111,7 @@ def run_bench(
     return BenchRecord(about, bound, tuple(rows))
 
 
-def _check(teacher: Teacher, graph: Graph, prompts: list[Prompt], max_tokens: int, allow_overlap: bool) -> int:
+def _check(teacher: Teacher, graph: Graph | None, prompts: list[Prompt], max_tokens: int, allow_overlap: bool) -> int:
     """How many prompts the graph was compiled from; raises for what cannot be measured."""
     if not prompts:
         raise DaariError("There are no prompts to measure: give at least one.")
@@ -118,7 +124,7 @@ def _check(teacher: Teacher, graph: Graph, prompts: list[Prompt], max_tokens: in
             f"{len(long)} of {len(prompts)} prompts leave no room in the teacher's context of {limit} "
             f"tokens: {_named(long)}. Leave them out."
         )
-    compiled = set(graph.prompts.tolist())
+    compiled = set() if graph is None else set(graph.prompts.tolist())
     known = [p for p in prompts if prompt_hash(p.tokens) in compiled]
     if known and not allow_overlap:
         raise DaariError(
@@ -141,17 +147,14 @@ def _plain(teacher: Teacher, max_tokens: int, shared: dict[str, Any]) -> Arm:
     return plain
 
 
-def _ours(
-    teacher: Teacher, graph: Graph, max_tokens: int, num_draft_tokens: decode.DraftLength, shared: dict[str, Any]
-) -> Arm:
+def _ours(teacher: Teacher, max_tokens: int, drafting: dict[str, Any], shared: dict[str, Any]) -> Arm:
     def ours(prompt: list[int], **options: Any) -> Iterator[Any]:
         return decode.stream_generate(
             model=teacher.model,
             tokenizer=teacher.tokenizer,
             prompt=prompt,
             max_tokens=max_tokens,
-            graph=graph,
-            num_draft_tokens=num_draft_tokens,
+            **drafting,
             **shared,
             **options,
         )
@@ -239,7 +242,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _subject(teacher: Teacher, graph: Graph) -> dict[str, Any]:
+def _subject(teacher: Teacher, graph: Graph | None, drafter: Drafter | None) -> dict[str, Any]:
     """What is measured."""
     known = probe.load(teacher.model)
     return {
@@ -248,7 +251,10 @@ def _subject(teacher: Teacher, graph: Graph) -> dict[str, Any]:
             "adapter_path": teacher.adapter_path,
             "is": describe(teacher.fingerprint()),
         },
-        "graph": {
+        "drafter": None if drafter is None else {"is": type(drafter).__name__, **getattr(drafter, "about", {})},
+        "graph": None
+        if graph is None
+        else {
             "nodes": graph.size,
             "edges": len(graph.edge_token),
             "steps": len(graph.step_key),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from daari_mlx import options, report
+from daari_mlx import options, options_draft, report
 from daari_mlx.errors import DaariError
 
 
@@ -15,6 +15,8 @@ def generate(
     ctx: typer.Context,
     model: options.MaybeModel = None,
     graph: options.MaybeGraph = None,
+    draft_model: options_draft.DraftModel = None,
+    drafter: options_draft.DrafterKind = None,
     prompt: options.Prompt = "hello",
     adapter_path: options.AdapterPath = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -44,15 +46,17 @@ def generate(
     quantized_kv_start: options.QuantizedKvStart = 5000,
     as_json: options.Json = False,
 ) -> None:
-    """Answer one prompt. As mlx_lm.generate does, with the graph drafting."""
+    """Answer one prompt. As mlx_lm.generate does, with a graph or a cheaper model drafting."""
     if model is None and prompt_cache_file is None:
         raise typer.BadParameter("give --model (or a --prompt-cache-file, which names its model)", ctx=ctx)
     from daari_mlx import prompts
     from daari_mlx.artifact import load_graph
     from daari_mlx.decode import stream_generate
+    from daari_mlx.drafters import choose_kind, make_drafter
     from daari_mlx.teacher import load_teacher
 
-    known = None if graph is None else load_graph(graph)  # a damaged graph is told before the model is loaded
+    kind = choose_kind(drafter, graph, draft_model)
+    known = load_graph(graph) if graph and kind == "graph" else None  # a damaged one is told before the model is loaded
     cache = None
     if prompt_cache_file is not None:
         cache, cached_model = prompts.open_prompt_cache(prompt_cache_file, kv_bits, kv_group_size)
@@ -74,6 +78,7 @@ def generate(
         chat_template_config=chat_template_config,
         cached=cache is not None,
     )
+    own = make_drafter(kind, draft_model, teacher, num_draft_tokens, trust_remote_code=trust_remote_code)
     prompts.seed(seed)
     with report.prefill_bar() as progress:
         responses = stream_generate(
@@ -82,6 +87,7 @@ def generate(
             ids,
             max_tokens=max_tokens,
             graph=known,
+            drafter=own,
             num_draft_tokens=num_draft_tokens,
             prompt_cache=cache,
             max_kv_size=max_kv_size,
@@ -103,12 +109,14 @@ def generate(
             prompt_progress_callback=progress,
             stop=prompts.read_stops(stop),
         )
-        report.stream_answer(responses, verbose=verbose, json_too=as_json, drafts=graph is not None)
+        report.stream_answer(responses, verbose=verbose, json_too=as_json, drafts=kind != "none")
 
 
 def chat(
     model: options.Model,
     graph: options.MaybeGraph = None,
+    draft_model: options_draft.DraftModel = None,
+    drafter: options_draft.DrafterKind = None,
     adapter_path: options.AdapterPath = None,
     trust_remote_code: options.TrustRemoteCode = False,
     extra_eos_token: options.ExtraEos = None,
@@ -136,15 +144,18 @@ def chat(
     from daari_mlx import prompts
     from daari_mlx.artifact import load_graph
     from daari_mlx.chat import chat as talk
+    from daari_mlx.drafters import choose_kind, make_drafter
     from daari_mlx.engine import SpecEngine
     from daari_mlx.teacher import load_teacher
 
-    known = None if graph is None else load_graph(graph)
+    kind = choose_kind(drafter, graph, draft_model)
+    known = load_graph(graph) if graph and kind == "graph" else None
     teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
     prompts.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
     engine = SpecEngine(
         teacher.model,
         known,
+        drafter=make_drafter(kind, draft_model, teacher, num_draft_tokens, trust_remote_code=trust_remote_code),
         tokenizer=teacher.tokenizer,
         num_draft_tokens=num_draft_tokens,
         max_kv_size=max_kv_size,
@@ -175,9 +186,12 @@ def chat(
 
 
 def bench(
+    ctx: typer.Context,
     model: options.Model,
-    graph: options.Graph,
     data: options.Data,
+    graph: options.MaybeGraph = None,
+    draft_model: options_draft.DraftModel = None,
+    drafter: options_draft.DrafterKind = None,
     number: options.Number = 30,
     adapter_path: options.AdapterPath = None,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -192,15 +206,21 @@ def bench(
     out: options.Out = None,
     as_json: options.Json = False,
 ) -> None:
-    """Measure a graph against plain mlx-lm. On held-out prompts; exit status 1 where an answer differs from plain's."""
+    """Measure drafting against plain mlx-lm. On held-out prompts; exit status 1 where an answer is not plain's."""
     from daari_mlx import prompts
     from daari_mlx.artifact import load_graph
     from daari_mlx.bench import run_bench
     from daari_mlx.data import read_prompts
+    from daari_mlx.drafters import choose_kind, make_drafter
     from daari_mlx.teacher import load_teacher
 
     options.check_exists(data)
-    known = load_graph(graph)
+    kind = choose_kind(drafter, graph, draft_model)
+    if kind == "none":
+        raise typer.BadParameter(
+            "give --graph, --draft-model or --drafter lookup: there is nothing to measure", ctx=ctx
+        )
+    known = load_graph(graph) if graph and kind == "graph" else None
     teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
     processors = prompts.make_processors(teacher.tokenizer, json_schema)
     rows = read_prompts(
@@ -218,6 +238,7 @@ def bench(
         teacher,
         known,
         rows.items,
+        drafter=make_drafter(kind, draft_model, teacher, num_draft_tokens, trust_remote_code=trust_remote_code),
         max_tokens=max_tokens,
         num_draft_tokens=num_draft_tokens,
         logits_processors=processors,

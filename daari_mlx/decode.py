@@ -73,6 +73,7 @@ def stream_generate(
     drafter: Drafter | None = None,
     num_draft_tokens: DraftLength = "auto",
     prompt_cache: list[Any] | None = None,
+    earlier: list[int] | None = None,
     max_kv_size: int | None = None,
     sampler: Any = None,
     logits_processors: list[Any] | None = None,
@@ -98,6 +99,7 @@ def stream_generate(
             T(m) decide (measured at the first use and kept); 0 drafts nothing.
         prompt_cache: mlx-lm's prompt cache, changed in place. Afterwards, also after ``close()`` or an exception, it
             holds exactly prompt + emitted tokens but the last one.
+        earlier: the tokens that ``prompt_cache`` holds, where they are known: drafters that read the text read them.
         stop: texts that end the answer where it first holds one of them; the stop itself is not among the text, the
             token that completes it is the last one. Text that may begin a stop comes once that is decided.
         The others are mlx-lm's.
@@ -142,7 +144,9 @@ def stream_generate(
     if chosen is not None:
         statistics.drafting_off = options.ends_drafting(cached_tokens(cache) + len(ids) - 1)
         chosen = chosen if statistics.drafting_off is None else None
-    steps = generate_step(ids, model, cache, options=options, drafter=chosen, tap=tap, statistics=statistics)
+    steps = generate_step(
+        ids, model, cache, options=options, drafter=chosen, tap=tap, statistics=statistics, earlier=earlier
+    )
     responses = _responses(steps, model, tokenizer, len(ids), options, statistics)
     yield from until_stop(responses, tokenizer, stops) if stops else responses
 
@@ -203,7 +207,7 @@ def choose_drafter(
     elif num_draft_tokens == 0:
         statistics.drafting_off = "num_draft_tokens is 0"
     else:
-        statistics.drafting_off = refuses_blocks(model) or refuses_drafts(cache)
+        statistics.drafting_off = refuses_blocks(model) or refuses_drafts(cache) or getattr(drafter, "off", None)
     known = attach(graph, model, tokenizer) if graph is not None else None
     if statistics.drafting_off is not None:
         return None, None

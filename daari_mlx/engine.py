@@ -12,6 +12,7 @@ from mlx_lm.utils import common_prefix_len
 
 from daari_mlx.artifact import attach, load_graph
 from daari_mlx.decode import DraftLength, GenerationResponse, new_cache, stream_generate
+from daari_mlx.draft import Drafter
 from daari_mlx.errors import DaariError
 from daari_mlx.graph import Graph
 from daari_mlx.probe import cost_of
@@ -30,6 +31,7 @@ class SpecEngine:
     Args:
         model: a loaded model, or a folder or Hub repository to load.
         graph: a compiled graph or its folder; None decodes plainly.
+        drafter: any other drafter, in place of a graph; it keeps what it knows from answer to answer.
         tokenizer: of a loaded model; None takes it from where the graph says its teacher came from.
         adapter_path: of a model given by name.
         num_draft_tokens: see :func:`daari_mlx.stream_generate`.
@@ -44,11 +46,14 @@ class SpecEngine:
         model: nn.Module | str | Path,
         graph: Graph | str | Path | None = None,
         *,
+        drafter: Drafter | None = None,
         tokenizer: Any = None,
         adapter_path: str | None = None,
         num_draft_tokens: DraftLength = "auto",
         max_kv_size: int | None = None,
     ) -> None:
+        if graph is not None and drafter is not None:
+            raise DaariError("Both graph and drafter were given: give one of them.")
         known = load_graph(graph) if isinstance(graph, (str, Path)) else graph
         if isinstance(model, (str, Path)):
             teacher = load_teacher(str(model), adapter_path=adapter_path)
@@ -56,6 +61,7 @@ class SpecEngine:
         self.model = model
         self.tokenizer = tokenizer or _tokenizer_of(known)
         self.graph = None if known is None else attach(known, model, self.tokenizer)
+        self.drafter = drafter
         self.num_draft_tokens = num_draft_tokens
         self.max_kv_size = max_kv_size
         if self.graph is not None and num_draft_tokens == "auto":
@@ -123,7 +129,9 @@ class SpecEngine:
         Raises:
             DaariError: an option that belongs to the engine, or one that :func:`daari_mlx.stream_generate` refuses.
         """
-        if own := sorted({"graph", "num_draft_tokens", "prompt_cache", "max_kv_size"} & set(options)):
+        if own := sorted(
+            {"graph", "drafter", "num_draft_tokens", "prompt_cache", "earlier", "max_kv_size"} & set(options)
+        ):
             raise DaariError(
                 f"{' and '.join(own)} cannot be given for one answer: they are the engine's; what can be chosen is "
                 "given to SpecEngine(...)."
@@ -142,8 +150,10 @@ class SpecEngine:
             self.tokenizer,
             ids[shared:],
             graph=self.graph,
+            drafter=self.drafter,
             num_draft_tokens=self.num_draft_tokens,
             prompt_cache=cache,
+            earlier=ids[:shared],
             **options,
         )
         try:

@@ -49,7 +49,7 @@ class LookupDrafter:
         chances = [self._kept[m] / self._judged[m] for m in (min(match + k, LONGEST) for k in range(len(tokens)))]
         length = len(tokens)
         if self.num_draft_tokens is None and self.cost is not None:
-            length = best_length(chances, self.cost, pending)
+            length = best_length(chances, self.cost.at(len(text)), pending)
         self._shown = (len(text), tokens[: max(length, 1)], match)
         return Draft(tokens[:length], chances[:length], [SOURCE] * length)
 

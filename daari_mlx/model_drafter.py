@@ -20,7 +20,7 @@ from daari_mlx import probe
 from daari_mlx.draft import Context, Draft
 from daari_mlx.errors import DaariError
 from daari_mlx.files import read_json
-from daari_mlx.fingerprint import context_length, fingerprint_tokenizer
+from daari_mlx.fingerprint import context_length, fingerprint_model, fingerprint_tokenizer
 from daari_mlx.follower import Follower
 from daari_mlx.length import MAX_DRAFT, Calibration, Cost, best_length
 from daari_mlx.quirks import forward_rows, refuses_blocks
@@ -43,6 +43,7 @@ class ModelDrafter:
         ends: token ids behind which nothing is drafted.
         vocab_size: token ids from here on are none of the teacher's; None where the two heads are equally wide.
         calibration: how its probabilities are to be read; it learns on.
+        source: where the model came from, for records.
     """
 
     layer = None  # no state of the teacher is needed
@@ -57,13 +58,14 @@ class ModelDrafter:
         ends: Iterable[int] = (),
         vocab_size: int | None = None,
         calibration: Calibration | None = None,
+        source: str | None = None,
     ) -> None:
         if num_draft_tokens is None and (cost is None or draft_cost is None):
             raise ValueError("ModelDrafter needs num_draft_tokens, or a cost curve and the cost of a drafted token.")
         reason = refuses_blocks(model)
         if reason is not None:
             raise DaariError(f"This model cannot draft: {reason}.")
-        self.model = model
+        self.model, self.source = model, source
         self.num_draft_tokens = num_draft_tokens
         self.cost, self.draft_cost = cost, draft_cost or 0.0
         self.calibration = calibration or Calibration()
@@ -83,6 +85,11 @@ class ModelDrafter:
     def hope(self) -> float:
         """The chance that a token which is not drafted yet will be kept, by what was kept lately."""
         return self._kept / self._judged
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What it is, for a record."""
+        return {"source": self.source, "draft_cost": self.draft_cost, "model": fingerprint_model(self.model)}
 
     @property
     def off(self) -> str | None:
@@ -109,6 +116,8 @@ class ModelDrafter:
             tokens, promises = self._follower.block(context.tokens, min(limit, self.num_draft_tokens))
             length = self._usable(tokens)
             return self._drafted(context.tokens, tokens[:length], promises[:length], length)
+        assert self.cost is not None
+        self._cost = self.cost.at(len(context.tokens))
         return self._as_far_as_it_pays(context.tokens, min(limit, MAX_DRAFT), pending)
 
     def _as_far_as_it_pays(self, text: list[int], limit: int, pending: int) -> Draft:
@@ -139,10 +148,9 @@ class ModelDrafter:
 
     def _best(self, chances: list[float], limit: int, pending: int) -> int:
         """The best length of a draft that begins with tokens of these chances and may be drawn out to ``limit``."""
-        assert self.cost is not None
         hoped = [self.hope] * (limit - len(chances))
         drafted = len(chances)
-        return best_length([*chances, *hoped], self.cost, pending, draft_cost=self.draft_cost, drafted=drafted)
+        return best_length([*chances, *hoped], self._cost, pending, draft_cost=self.draft_cost, drafted=drafted)
 
     def _usable(self, tokens: list[int]) -> int:
         """How many leading tokens the teacher knows, none behind an end."""
@@ -216,6 +224,7 @@ def load_drafter(
         "ends": tokenizer.eos_token_ids,
         "vocab_size": max(vocabulary) + 1,
         "calibration": read_calibration(Path(path)),
+        "source": path,
     }
     if num_draft_tokens != "auto":
         return ModelDrafter(loaded.model, num_draft_tokens=num_draft_tokens, **shared)

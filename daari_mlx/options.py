@@ -125,7 +125,6 @@ MaybeGraph = Annotated[
     str | None,
     typer.Option("--graph", metavar="FOLDER", help="The compiled graph that drafts; without it, plain decoding."),
 ]
-Graph = Annotated[str, typer.Option("--graph", metavar="FOLDER", help="The compiled graph that drafts.")]
 NumDraftTokens = Annotated[
     Any,
     typer.Option(

@@ -55,6 +55,7 @@ class _Run:
     options: Options
     statistics: Statistics
     cached: int  # tokens the cache stands for
+    prompt_tokens: int
     emitted: int = 0
 
     def start(self, last: int | mx.array) -> Row:
@@ -65,7 +66,7 @@ class _Run:
     def first_token(self) -> None:
         """Tell that the prompt is done, as mlx-lm does once the first token is there."""
         if self.emitted == 0 and self.options.prompt_progress_callback:
-            self.options.prompt_progress_callback(len(self.context.tokens), len(self.context.tokens))
+            self.options.prompt_progress_callback(self.prompt_tokens, self.prompt_tokens)
 
     def emit(self, token: Emitted) -> Emitted:
         """Count one token, directly before it is yielded."""
@@ -89,6 +90,7 @@ def generate_step(
     drafter: Drafter | None,
     tap: Tap | None,
     statistics: Statistics,
+    earlier: list[int] | None = None,
 ) -> Generator[Emitted, None, None]:
     """Yield the teacher's own tokens, several a forward where the drafter was right.
 
@@ -103,6 +105,7 @@ def generate_step(
         drafter: who drafts; None for mlx-lm's own loop where the cache can then be made exact, else one alike.
         tap: where the drafter's states are read; needed with a drafter.
         statistics: counts are added to it.
+        earlier: the tokens that ``cache`` holds already, where they are known: the drafter reads them too.
     """
     if drafter is None and can_drop_one(cache):
         yield from _plain_steps(prompt, model, cache, options, statistics)
@@ -119,7 +122,8 @@ def generate_step(
     )
     with mx.stream(options.run_stream()):
         state = _prefill(prompt, model, cache, options, tap)
-    run = _Run(Context(list(prompt), state), Runner(verifier), options, statistics, cached_tokens(cache))
+    context = Context([*(earlier or ()), *prompt], state)
+    run = _Run(context, Runner(verifier), options, statistics, cached_tokens(cache), len(prompt))
     try:
         while run.emitted != options.max_tokens:
             draft, rest = _draft(run, drafter)
