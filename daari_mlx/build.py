@@ -11,7 +11,7 @@ from daari_mlx.graph import Graph
 from daari_mlx.nodes import Nodes
 from daari_mlx.source import NAMES
 from daari_mlx.sources import Sources
-from daari_mlx.tables import build_paths, build_text, count_edges, count_steps
+from daari_mlx.tables import build_paths, build_text, count_edges, count_habits, count_steps
 
 
 def build_graph(
@@ -59,6 +59,7 @@ def _count(nodes: Nodes, corpus: Corpus, layer: int | str, vocab_size: int) -> G
         support=support,
         step_key=step_key,
         step_node=step_node,
+        habits=count_habits(corpus, size),
         text=build_text(corpus),
         paths=build_paths(corpus, text, places, vocab_size),
     )

@@ -10,9 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from daari_mlx.graph import NO_NODE, Graph
+from daari_mlx.graph import Graph
 from daari_mlx.length import MAX_DRAFT, Cost, Trust, best_length
 from daari_mlx.nodes import FloatArray
+from daari_mlx.source import NO_NODE
 from daari_mlx.sources import Sources
 
 WAKEFUL = 3  # rounds in which no draft pays before the first rest

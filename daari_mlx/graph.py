@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daari_mlx.arbiter import Arbiter, counted
-from daari_mlx.cells import KINDS, STEPS, kind
+from daari_mlx.cells import HABITS, KINDS, STEPS, UNKNOWN_HABIT, kind
 from daari_mlx.errors import DaariError
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
 from daari_mlx.paths import END, REACH, Paths, no_paths
-from daari_mlx.source import NAMES, cells
+from daari_mlx.source import NAMES, NO_NODE, cells
 from daari_mlx.text import BREAK, MAX_TOKEN, Text, no_text
 
 MAX_EDGES = 32  # outgoing edges kept a node
-NO_NODE = -1
 MAX_WEIGHT = 1e6  # of the arbiter: no sum of products of such numbers overflows
 
 
@@ -39,6 +38,8 @@ class Graph:
         step_key: ``(S,)`` int64, sorted and distinct: ``node * V + token``. Node N stands for "any node": where a
             token mostly leads when this node never took it.
         step_node: ``(S,)`` int32, the node each step leads to.
+        habits: ``(N,)`` uint8, how far copying can be trusted where each node stands, see
+            :func:`daari_mlx.cells.habit`.
         text: the answers themselves.
         paths: how the teacher went on from each node.
         arbiter: how far each source can be trusted.
@@ -55,6 +56,7 @@ class Graph:
     support: IntArray
     step_key: NDArray[np.int64]
     step_node: IntArray
+    habits: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     text: Text = field(default_factory=no_text)
     paths: Paths = field(default_factory=no_paths)
     arbiter: Arbiter = field(default_factory=counted)
@@ -101,6 +103,11 @@ class Graph:
             found = np.minimum(np.searchsorted(self.step_key, key), len(self.step_key) - 1)
             target = np.where(has_edge & (self.step_key[found] == key), self.step_node[found], NO_NODE)
         return token.tolist(), kinds.tolist(), target.tolist()
+
+    @cached_property
+    def habit(self) -> list[int]:
+        """``habits`` as a list, with the unknown one behind it: that of ``NO_NODE``."""
+        return [*(self.habits.tolist() or [UNKNOWN_HABIT] * self.size), UNKNOWN_HABIT]
 
     def follow(self, node: int, limit: int) -> tuple[list[int], list[int]]:
         """The walk along top edges from ``node``: at most ``limit`` tokens, and the node each was said on."""
@@ -166,6 +173,8 @@ class Graph:
         require(in_range(order, 0, len(tokens) - 1), "text.order points outside the text")
         require(bool((tokens[order] != BREAK).all()), "text.order points at the end of a sequence")
         require(in_range(kinds, 0, KINDS), "text.kinds holds a kind that is none")
+        expect("nodes.habits", self.habits, np.uint8, (self.size,) if self.habits.size else (0,))
+        require(in_range(self.habits, 0, HABITS), "nodes.habits holds a habit that is none")
         key, place, steps = self.paths.key, self.paths.place, self.paths.kinds
         expect("paths.key", key, np.int64, (len(key),))
         expect("paths.place", place, np.int32, (len(key),))

@@ -18,6 +18,7 @@ class Recall:
         self._limit = limit
         self._newest: dict[str, int] = {}  # a pair of tokens -> where the token behind its newest place stands
         self._earlier: list[int] = []  # the same for the place before that; -1 without any
+        self._behind: dict[str, int] = {}  # a token -> where the one behind its newest place stands
 
     def extend(self, more: str) -> None:
         """Add ``more`` behind the text."""
@@ -25,10 +26,12 @@ class Recall:
         text = self.text + more
         if len(text) > 2 * self._limit:
             text, known = text[-self._limit :], 0
-            self._newest, self._earlier = {}, []
+            self._newest, self._earlier, self._behind = {}, [], {}
         self.text = text
-        newest, earlier = self._newest, self._earlier
+        newest, earlier, behind = self._newest, self._earlier, self._behind
         for place in range(known, len(text)):
+            if place:
+                behind[text[place - 1]] = place
             if place < 2:
                 earlier.append(-1)
                 continue
@@ -40,11 +43,14 @@ class Recall:
         """Where the longest ending of ``said`` went on, of the newest places that its last two tokens stood at.
 
         Returns:
-            The position of the token behind it, and a length of 2 or one of ``LENGTHS`` that the match has at least;
-            ``(-1, 0)`` where the pair was never followed by anything.
+            The position of the token behind it, and a length of 1, 2 or one of ``LENGTHS`` that the match has at least;
+            ``(-1, 0)`` where the last token was never followed by anything.
         """
         text = self.text
         place = self._newest.get(said[-2:], -1)
+        if place < 0:
+            place = self._behind.get(said[-1:], -1)
+            return place, int(place >= 0)
         found, best = -1, 0
         for _ in range(TRIED):
             if place < 0:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from math import prod
 from typing import Protocol
 
-from daari_mlx.cells import COUNTS, LENGTHS, SHARES
+from daari_mlx.cells import COUNTS, HABITS, LENGTHS, SHARES
 
 NAMES = ("path", "edge", "suffix", "copy", "session")
 SHAPES: dict[str, tuple[int, ...]] = {  # how the cells of each are made up, the most telling bucket first
     "path": (SHARES, COUNTS),
     "edge": (SHARES, COUNTS),
     "suffix": (LENGTHS, SHARES, COUNTS),
-    "copy": (LENGTHS,),
+    "copy": (HABITS, LENGTHS),
     "session": (LENGTHS,),
 }
+NO_NODE = -1
+LOOK_BACK = 32  # characters that sources look back on
 SILENT = -1  # the token of a source that has nothing to say
 
 
@@ -33,13 +35,15 @@ class Moment:
     Attributes:
         anchor: the node of the teacher's true state.
         last: the token chosen there.
+        node: the node where the walk stands, ``NO_NODE`` where it is lost.
         said: what was said so far as code points: as much of it as sources look back on, the draft included.
     """
 
-    __slots__ = ("anchor", "last", "said")
+    __slots__ = ("anchor", "last", "node", "said")
 
     def __init__(self, anchor: int, last: int, said: str) -> None:
         self.anchor, self.last, self.said = anchor, last, said
+        self.node = NO_NODE
 
 
 class Source(Protocol):

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daari_mlx.cells import KINDS, LENGTH_OF
-from daari_mlx.graph import NO_NODE, Graph
+from daari_mlx.cells import KINDS, LENGTH_OF, LENGTHS
+from daari_mlx.graph import Graph
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.recall import Recall
-from daari_mlx.source import NAMES, SILENT, Moment, Source
+from daari_mlx.source import LOOK_BACK, NAMES, NO_NODE, SILENT, Moment, Source
 from daari_mlx.text import BREAK, BREAK_CHARACTER, MAX_TOKEN, Text, as_text
 
-LOOK_BACK = 32  # characters that sources look back on
 PROMPT, SESSION = 65536, 16384  # tokens of this text, and of earlier ones, that are remembered
 LONGEST = len(LENGTH_OF) - 1
 
@@ -30,18 +29,19 @@ class Edge:
         self.token, self.cell, self.node = SILENT, 0, NO_NODE
 
     def start(self, moment: Moment) -> None:
-        self._stand(self._step(moment.anchor, moment.last))
+        moment.node = self._stand(self._step(moment.anchor, moment.last))
 
     def push(self, token: int, moment: Moment) -> None:
         node = self.node
-        self._stand(self._targets[node] if token == self.token else self._step(node, token))
+        moment.node = self._stand(self._targets[node] if token == self.token else self._step(node, token))
 
-    def _stand(self, node: int) -> None:
+    def _stand(self, node: int) -> int:
         self.node = node
         if node == NO_NODE:
             self.token = SILENT
         else:
             self.token, self.cell = self._tokens[node], self._kinds[node]
+        return node
 
 
 class Path:
@@ -117,31 +117,34 @@ class Suffix:
 class Copy:
     """What followed the longest ending of this text in some text at hand: this prompt and answer, or earlier ones."""
 
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int, habit: list[int] | None = None) -> None:
         self.name = name
+        self._habit = habit
         self.recall = Recall(limit)
         self.token, self.cell = SILENT, 0
         self._place, self._length = -1, 0
 
     def start(self, moment: Moment) -> None:
         self._place, self._length = self.recall.find(moment.said)
-        self._look()
+        self._look(moment.node)
 
     def push(self, token: int, moment: Moment) -> None:
         if token == self.token:
             self._place += 1
             self._length += 1
-            self._look()
+            self._look(moment.node)
             if self.token != SILENT:
                 return
         self.start(moment)
 
-    def _look(self) -> None:
+    def _look(self, node: int) -> None:
         text, place = self.recall.text, self._place
         token = ord(text[place]) if 0 <= place < len(text) else MAX_TOKEN
         self.token = SILENT if token == MAX_TOKEN else token
         length = self._length
         self.cell = LENGTH_OF[length if length < LONGEST else LONGEST]
+        if self._habit is not None:
+            self.cell += self._habit[node] * LENGTHS
 
 
 class Sources:
@@ -153,7 +156,7 @@ class Sources:
     """
 
     def __init__(self, graph: Graph, names: Sequence[str] = NAMES) -> None:
-        self._own, self._earlier = Copy("copy", PROMPT), Copy("session", SESSION)
+        self._own, self._earlier = Copy("copy", PROMPT, graph.habit), Copy("session", SESSION)
         made: dict[str, Source] = {
             "path": Path(graph.paths, graph.text, graph.vocab_size),
             "edge": Edge(graph),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from daari_mlx.cells import kind
+from daari_mlx.cells import habit, kind
 from daari_mlx.corpus import Corpus
 from daari_mlx.graph import MAX_EDGES
 from daari_mlx.nodes import FloatArray, IntArray
 from daari_mlx.paths import END, REACH, Paths
-from daari_mlx.text import BREAK, MAX_CONTEXT, Text
+from daari_mlx.recall import Recall
+from daari_mlx.source import LOOK_BACK
+from daari_mlx.text import BREAK, MAX_CONTEXT, Text, as_text
 
+LISTENED = 2000  # sequences whose copies are counted, at the most
 KNOWN_BY = 3  # tokens that tell what follows, where a place of the text is given its kind
 
 
@@ -105,6 +108,28 @@ def build_paths(corpus: Corpus, text: IntArray, places: IntArray, vocab_size: in
         if len(rows) == 0:
             break
     return Paths(key, place, kinds)
+
+
+def count_habits(corpus: Corpus, count: int) -> NDArray[np.uint8]:
+    """How far copying can be trusted where each node stands; of a large corpus, some sequences tell.
+
+    Args:
+        corpus: in an order drawn by chance.
+        count: N.
+    """
+    right, seen = np.zeros(count), np.zeros(count, np.int64)
+    row = prompt = 0
+    for rows, before in zip(corpus.rows[:LISTENED].tolist(), corpus.before_rows[:LISTENED].tolist(), strict=True):
+        recall = Recall(before + rows)
+        recall.extend(as_text(corpus.before[prompt : prompt + before].tolist()))
+        for token, label in zip(corpus.tokens[row : row + rows].tolist(), corpus.labels[row : row + rows], strict=True):
+            place, _ = recall.find(recall.text[-LOOK_BACK:])
+            if place >= 0:
+                seen[label] += 1
+                right[label] += recall.text[place] == chr(token)
+            recall.extend(chr(token))
+        row, prompt = row + rows, prompt + before
+    return habit(right, seen)
 
 
 def _first_of_each(key: NDArray[np.int64], seen: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:
