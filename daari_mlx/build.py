@@ -35,14 +35,15 @@ def build_graph(
     """
 
     def count(some: Corpus) -> Graph:
-        return _count(nodes, some, layer, vocab_size)
+        return count_graph(nodes, some, layer=layer, vocab_size=vocab_size)
 
     arbiter = calibrate(corpus, lambda some: Sources(count(some), names), seed)
     graph = count(corpus)
     return graph if arbiter is None else replace(graph, arbiter=arbiter)
 
 
-def _count(nodes: Nodes, corpus: Corpus, layer: int | str, vocab_size: int) -> Graph:
+def count_graph(nodes: Nodes, corpus: Corpus, *, layer: int | str, vocab_size: int) -> Graph:
+    """The tables of a corpus, not calibrated yet; arguments are those of :func:`build_graph`."""
     size, answers = len(nodes.centroids), corpus.answers()
     edge_start, edge_token, edge_probability, support = count_edges(
         corpus.labels[answers], corpus.tokens[answers], size, vocab_size

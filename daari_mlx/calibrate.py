@@ -66,6 +66,15 @@ def calibrate(
     Returns:
         None where the corpus is too small to hold anything back.
     """
+    found = gather(corpus, build, seed)
+    return None if found is None else fit(*found, names)
+
+
+def gather(corpus: Corpus, build: Callable[[Corpus], Sources], seed: int) -> tuple[Cases, Sources] | None:
+    """What the sources named on parts of ``corpus`` that their tables do not know, and the sources of one part.
+
+    Arguments and None are those of :func:`calibrate`.
+    """
     if len(corpus) < MIN_SEQUENCES:
         return None
     order = np.random.default_rng(seed).permutation(len(corpus))
@@ -77,7 +86,7 @@ def calibrate(
             held = order[fold * size : (fold + 1) * size]
             sources = build(corpus.take(np.setdiff1d(order, held)))
             found.append(try_sources(sources, corpus.take(held[:tried]), progress))
-    return fit(Cases.join(found), sources, names)
+    return Cases.join(found), sources
 
 
 def try_sources(sources: Sources, corpus: Corpus, progress: Any) -> Cases:

@@ -53,7 +53,7 @@ def compile_graph(workdir: Workdir, *, nodes: int | None = None, seed: int = 0) 
         raise DaariError(
             f"--nodes is {count}, but there are {states} states to make nodes from: give 1 to {states}, or more data."
         )
-    centroids = _cluster(_sample(workdir, states, min(states, count * FIT_STATES_PER_NODE), seed), count, seed)
+    centroids = cluster_states(_sample(workdir, states, min(states, count * FIT_STATES_PER_NODE), seed), count, seed)
     found = Nodes(workdir.read_projection(), centroids)
     clock.lap("cluster")
     corpus = _corpus(shards, _label(workdir, found, states))
@@ -151,7 +151,7 @@ def _sample(workdir: Workdir, states: int, wanted: int, seed: int) -> FloatArray
     return np.concatenate(parts)
 
 
-def _cluster(sample: FloatArray, count: int, seed: int) -> FloatArray:
+def cluster_states(sample: FloatArray, count: int, seed: int) -> FloatArray:
     """Centroids by scikit-learn's mini-batch k-means."""
     from sklearn.cluster import MiniBatchKMeans
 
