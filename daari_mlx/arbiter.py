@@ -92,36 +92,46 @@ class Arbiter:
         tokens: list[int] = []
         probabilities: list[float] = []
         named: list[str] = []
-        path = 1.0
+        path, bucket, pairs = 1.0, -1, []
         while len(tokens) < limit and path > floor:
-            total = self.bias
-            votes: dict[int, float] = {}
-            namers: dict[int, str] = {}
-            voices = self.voices[BUCKETS[min(len(tokens), LAST_STEP)]]
-            for source, (own, other) in zip(heard, voices, strict=True):
-                token = source.token
-                if token >= 0:
-                    cell = source.cell
-                    total += other[cell]
-                    if token in votes:
-                        votes[token] += own[cell]
-                    else:
-                        votes[token] = own[cell]
-                        namers[token] = source.name
-            if not votes:
+            if BUCKETS[min(len(tokens), LAST_STEP)] != bucket:
+                bucket = BUCKETS[min(len(tokens), LAST_STEP)]
+                pairs = list(zip(heard, self.voices[bucket], strict=True))
+            token, odds, name = self._choose(pairs)
+            if token < 0:
                 break
-            token = next(iter(votes)) if len(votes) == 1 else max(votes, key=votes.__getitem__)
-            probability = 1 / (1 + exp(-min(max(total + votes[token], -MAX_ODDS), MAX_ODDS)))
+            probability = 1 / (1 + exp(-odds)) if -MAX_ODDS < odds < MAX_ODDS else float(odds > 0)
             path *= probability
             tokens.append(token)
             probabilities.append(probability)
-            named.append(namers[token])
+            named.append(name)
             if token in ends:
                 break
             moment.said += chr(token)
             for source in heard:
                 source.push(token, moment)
         return Proposal(tokens, probabilities, named)
+
+    def _choose(self, pairs: list[tuple[Source, Voice]]) -> tuple[int, float, str]:
+        """The token with the best log-odds, these, and the first source that named it; -1 where all are silent."""
+        total, first, votes, name = self.bias, -1, 0.0, ""
+        rivals: dict[int, tuple[float, str]] = {}
+        for source, (own, other) in pairs:
+            token = source.token
+            if token >= 0:
+                cell = source.cell
+                total += other[cell]
+                if token == first:
+                    votes += own[cell]
+                elif first < 0:
+                    first, votes, name = token, own[cell], source.name
+                else:
+                    voice, namer = rivals.get(token, (0.0, source.name))
+                    rivals[token] = voice + own[cell], namer
+        for token, (voice, namer) in rivals.items():
+            if voice > votes:
+                first, votes, name = token, voice, namer
+        return first, total + votes, name
 
 
 def counted(names: tuple[str, ...] = ("edge",)) -> Arbiter:

@@ -12,7 +12,7 @@ from daari_mlx.graph import Graph
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.recall import Recall
 from daari_mlx.source import LOOK_BACK, NAMES, NO_NODE, SILENT, Moment, Source
-from daari_mlx.text import BREAK, BREAK_CHARACTER, MAX_TOKEN, Text, as_text
+from daari_mlx.text import BREAK_CHARACTER, MAX_TOKEN, Text, as_text
 
 PROMPT, SESSION = 65536, 16384  # tokens of this text, and of earlier ones, that are remembered
 LONGEST = len(LENGTH_OF) - 1
@@ -99,17 +99,14 @@ class Suffix:
             self._place += 1
             self._length += 1
             self._look()
-            if self.token != SILENT:
+            if self.token >= 0:
                 return
         self.start(moment)
 
     def _look(self) -> None:
         place = self._place
-        token = SILENT if place < 0 else self._tokens[place + 1]
-        if token == BREAK:
-            token = SILENT
-        self.token = token
-        if token != SILENT:
+        self.token = token = self._tokens[place + 1] if place >= 0 else SILENT
+        if token >= 0:  # a break is below, as silence is
             length = self._length
             self.cell = LENGTH_OF[length if length < LONGEST else LONGEST] * KINDS + self._kinds[place]
 
@@ -117,9 +114,9 @@ class Suffix:
 class Copy:
     """What followed the longest ending of this text in some text at hand: this prompt and answer, or earlier ones."""
 
-    def __init__(self, name: str, limit: int, habit: list[int] | None = None) -> None:
+    def __init__(self, name: str, limit: int, habits: list[int]) -> None:
         self.name = name
-        self._habit = habit
+        self._habit = [habit * LENGTHS for habit in habits]
         self.recall = Recall(limit)
         self.token, self.cell = SILENT, 0
         self._place, self._length = -1, 0
@@ -139,12 +136,12 @@ class Copy:
 
     def _look(self, node: int) -> None:
         text, place = self.recall.text, self._place
-        token = ord(text[place]) if 0 <= place < len(text) else MAX_TOKEN
-        self.token = SILENT if token == MAX_TOKEN else token
-        length = self._length
-        self.cell = LENGTH_OF[length if length < LONGEST else LONGEST]
-        if self._habit is not None:
-            self.cell += self._habit[node] * LENGTHS
+        self.token = SILENT
+        if 0 <= place < len(text):
+            token = ord(text[place])
+            if token != MAX_TOKEN:
+                length = self._length
+                self.token, self.cell = token, LENGTH_OF[length if length < LONGEST else LONGEST] + self._habit[node]
 
 
 class Sources:
@@ -156,7 +153,7 @@ class Sources:
     """
 
     def __init__(self, graph: Graph, names: Sequence[str] = NAMES) -> None:
-        self._own, self._earlier = Copy("copy", PROMPT, graph.habit), Copy("session", SESSION)
+        self._own, self._earlier = Copy("copy", PROMPT, graph.habit), Copy("session", SESSION, [0] * (graph.size + 1))
         made: dict[str, Source] = {
             "path": Path(graph.paths, graph.text, graph.vocab_size),
             "edge": Edge(graph),
