@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from daari_mlx.budget import MAX_BYTES, STEP_BYTES, STEPS_SHARE, fitting, left_over
 from daari_mlx.calibrate import calibrate
 from daari_mlx.corpus import Corpus
 from daari_mlx.graph import Graph
@@ -22,6 +23,7 @@ def build_graph(
     vocab_size: int,
     seed: int = 0,
     names: Sequence[str] = NAMES,
+    max_bytes: int = MAX_BYTES,
 ) -> Graph:
     """Count all tables of a corpus, and calibrate the sources on parts of it that their tables do not know.
 
@@ -32,24 +34,34 @@ def build_graph(
         vocab_size: V.
         seed: which sequences are held out together.
         names: the sources that are heard.
+        max_bytes: that the graph may have, whatever the corpus.
+
+    Raises:
+        DaariError: ``max_bytes`` does not even hold the nodes.
     """
 
     def count(some: Corpus) -> Graph:
-        return count_graph(nodes, some, layer=layer, vocab_size=vocab_size)
+        return count_graph(nodes, some, layer=layer, vocab_size=vocab_size, max_bytes=max_bytes)
 
     arbiter = calibrate(corpus, lambda some: Sources(count(some), names), seed)
     graph = count(corpus)
     return graph if arbiter is None else replace(graph, arbiter=arbiter)
 
 
-def count_graph(nodes: Nodes, corpus: Corpus, *, layer: int | str, vocab_size: int) -> Graph:
+def count_graph(
+    nodes: Nodes, corpus: Corpus, *, layer: int | str, vocab_size: int, max_bytes: int = MAX_BYTES
+) -> Graph:
     """The tables of a corpus, not calibrated yet; arguments are those of :func:`build_graph`."""
     size, answers = len(nodes.centroids), corpus.answers()
     edge_start, edge_token, edge_probability, support = count_edges(
         corpus.labels[answers], corpus.tokens[answers], size, vocab_size
     )
-    step_key, step_node = count_steps(corpus, size, vocab_size)
-    text, places = corpus.text()
+    habits = count_habits(corpus, size)
+    fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, habits, edge_start)
+    left = left_over(max_bytes, (*fixed, edge_token, edge_probability), len(corpus))
+    step_key, step_node = count_steps(corpus, size, vocab_size, int(left * STEPS_SHARE) // STEP_BYTES)
+    kept = fitting(corpus, vocab_size, left - STEP_BYTES * len(step_key))
+    text, places = kept.text()
     return Graph(
         nodes=nodes,
         layer=layer,
@@ -60,7 +72,7 @@ def count_graph(nodes: Nodes, corpus: Corpus, *, layer: int | str, vocab_size: i
         support=support,
         step_key=step_key,
         step_node=step_node,
-        habits=count_habits(corpus, size),
-        text=build_text(corpus),
-        paths=build_paths(corpus, text, places, vocab_size),
+        habits=habits,
+        text=build_text(kept),
+        paths=build_paths(kept, text, places, vocab_size),
     )

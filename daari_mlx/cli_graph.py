@@ -141,6 +141,7 @@ def compile(
     model: options.MaybeModel = None,
     data: options.MaybeData = None,
     nodes: options.NodeCount = "auto",
+    max_bytes: options.MaxBytes = None,
     adapter_path: options.AdapterPath = None,
     trust_remote_code: options.TrustRemoteCode = False,
     answers: options.Answers = "reference",
@@ -174,7 +175,7 @@ def compile(
         _extract(
             folder, how, model, adapter_path, trust_remote_code, data, split, skip_bad_rows, limit, chat_template_config
         )
-    compiled = compile_graph(Workdir(folder), nodes=None if nodes == "auto" else nodes, seed=seed)
+    compiled = compile_graph(Workdir(folder), nodes=None if nodes == "auto" else nodes, seed=seed, max_bytes=max_bytes)
     save_graph(compiled.graph, graph_path, {**compiled.stats, "command": report.command_line()})
     if workdir is None:
         remove(Path(folder))

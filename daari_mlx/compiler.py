@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from daari_mlx.budget import MAX_BYTES
 from daari_mlx.build import build_graph
 from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
@@ -33,16 +34,19 @@ class Compiled:
     stats: dict[str, Any]
 
 
-def compile_graph(workdir: Workdir, *, nodes: int | None = None, seed: int = 0) -> Compiled:
+def compile_graph(
+    workdir: Workdir, *, nodes: int | None = None, seed: int = 0, max_bytes: int | None = None
+) -> Compiled:
     """Compile a finished extraction.
 
     Args:
         workdir: what ``extract`` filled.
         nodes: N; None derives it from the number of states. Everything else follows from it.
         seed: of the clustering; the same inputs, seed, versions and BLAS threads give the same bytes.
+        max_bytes: that the graph may have, whatever the corpus; None for 9 MB.
 
     Raises:
-        DaariError: the extraction is not finished, or too small for ``nodes``.
+        DaariError: the extraction is not finished, or too small for ``nodes``; ``max_bytes`` does not hold the nodes.
     """
     extraction, plan = extraction_record(workdir), workdir.read_plan()
     clock = _Clock()
@@ -60,7 +64,9 @@ def compile_graph(workdir: Workdir, *, nodes: int | None = None, seed: int = 0) 
     clock.lap("label")
     vocab_size = max(int(plan.teacher["vocab_size"]), int(corpus.tokens.max()) + 1)
     graph = replace(
-        build_graph(found, corpus, layer=plan.layer, vocab_size=vocab_size, seed=seed),
+        build_graph(
+            found, corpus, layer=plan.layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes or MAX_BYTES
+        ),
         teacher=plan.teacher,
         prompts=np.unique(np.concatenate([s.prompts for s in shards])),
     )
@@ -76,6 +82,7 @@ def compile_graph(workdir: Workdir, *, nodes: int | None = None, seed: int = 0) 
             "nodes": count,
             "nodes_asked": "auto" if nodes is None else nodes,
             "seed": seed,
+            "max_bytes": max_bytes or MAX_BYTES,
             "layer": plan.layer,
             "dimensions": plan.dimensions,
             "answers": plan.answers,

@@ -178,6 +178,10 @@ SkipBadRows = Annotated[
 Split = Annotated[str, typer.Option("--split", help="Which file of a data folder, without .jsonl.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Take only so many rows.")]
 RunSeed = Annotated[int, typer.Option("--seed", help="The same data, seed, versions and threads give the same bytes.")]
+MaxBytes = Annotated[
+    int | None,
+    typer.Option("--max-bytes", min=1, help="How large the graph may become, whatever the data; 9 MB by default."),
+]
 NodeCount = Annotated[
     Any,
     typer.Option(

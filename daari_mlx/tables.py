@@ -34,19 +34,33 @@ def count_edges(
     return start, token[kept].astype(np.int32), share, support.astype(np.int32)
 
 
-def count_steps(corpus: Corpus, count: int, vocab_size: int) -> tuple[NDArray[np.int64], IntArray]:
-    """Where each (node, token) mostly led, and, from "any node" (number ``count``), where each token mostly led."""
+def count_steps(
+    corpus: Corpus, count: int, vocab_size: int, most: int | None = None
+) -> tuple[NDArray[np.int64], IntArray]:
+    """Where each (node, token) mostly led, and, from "any node" (number ``count``), where each token mostly led.
+
+    Args:
+        corpus: the labelled corpus.
+        count: N.
+        vocab_size: V.
+        most: how many steps are kept at the most, the commonest; None for all.
+    """
     follows = corpus.follows()
     origin, target = corpus.labels[:-1][follows[:-1]].astype(np.int64), corpus.labels[1:][follows[:-1]]
     token = corpus.tokens[:-1][follows[:-1]]
-    keys, nodes = [], []
+    keys, nodes, counts = [], [], []
     for source in (origin, np.full_like(origin, count)):
         step, seen = np.unique((source * vocab_size + token) * (count + 1) + target, return_counts=True)
         key, node = step // (count + 1), step % (count + 1)
         best = _first_of_each(key, seen, node)
         keys.append(key[best])
         nodes.append(node[best])
-    return np.concatenate(keys), np.concatenate(nodes).astype(np.int32)
+        counts.append(seen[best])
+    every, target, seen = np.concatenate(keys), np.concatenate(nodes).astype(np.int32), np.concatenate(counts)
+    if most is not None and len(every) > most:
+        kept = np.sort(np.lexsort((every, -seen))[:most])
+        return every[kept], target[kept]
+    return every, target
 
 
 def build_text(corpus: Corpus) -> Text:
