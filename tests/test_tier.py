@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ import pytest
 from graphs import write_rows
 from typer.testing import CliRunner
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+from bench_tier import replayed
+
 from daari_mlx import cli
 from daari_mlx.data import Sequence, read_prompts
 from daari_mlx.errors import DaariError
+from daari_mlx.identity import bound_of, compare, stream_plain
 from daari_mlx.length import CALIBRATION_EDGES, Cost
 from daari_mlx.model_drafter import TIER, load_drafter
+from daari_mlx.records import FAILED
 from daari_mlx.speculative import SpeculativeModel
 from daari_mlx.teacher import Teacher, load_teacher
 from daari_mlx.tier import TierOptions, agreement, dequantised, make_tier, quantised, read_config, weight_bytes
@@ -113,6 +119,29 @@ def test_replayed_agreement_is_what_the_pair_does(teacher: Teacher, rows: Path) 
         measured = agreement(poor.model, [sequence])
         assert replay(measured.agrees[0], 3) == answer.statistics.forwards
         assert len(measured.agrees[0]) == len(answer.tokens)
+        counts, found = replayed(measured.agrees[0], 3, 24), answer.statistics
+        assert (counts.tokens, counts.passes, counts.accepted) == (found.tokens, found.forwards, found.accepted)
+        assert counts.drafted >= found.drafted, "a drafter may end the answer itself before the teacher does"
+
+
+@pytest.mark.slow
+@pytest.mark.teacher
+def test_the_real_pair_end_to_end(demo_teacher: tuple[Any, Any], demo_teacher_path: Path) -> None:
+    """The real teacher in 8 bits, drafted for by itself in 4: its own words, most of them drafted."""
+    real = Teacher(*demo_teacher, str(demo_teacher_path))
+    tiers = []
+    for bits in (4, 8):
+        model, config = quantised(real.model, read_config(real.source), bits, 64)
+        tiers.append(Teacher(dequantised(model, config, mx.float32)[0], real.tokenizer, f"{bits} bits"))
+    both = SpeculativeModel(*tiers)
+    ids = both.encode([{"role": "user", "content": "Name the days of the week."}])
+    answer = both.generate(ids, max_tokens=40)
+    plain = [step.token for step in stream_plain(tiers[1], ids, 40)]
+    verdict = compare(tiers[1], ids, plain, answer.tokens, 40, bound_of(mx.float32))
+    assert verdict.verdict != FAILED
+    assert answer.statistics.tokens_per_forward > 2
+    same = SpeculativeModel(tiers[1], tiers[1]).generate(ids, max_tokens=40)
+    assert same.statistics.acceptance_rate == 1.0
 
 
 def test_quantised_differently_a_teacher_is_quantised_anew(teacher: Teacher) -> None:
