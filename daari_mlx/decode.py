@@ -211,18 +211,31 @@ def choose_drafter(
     known = attach(graph, model, tokenizer) if graph is not None else None
     if statistics.drafting_off is not None:
         return None, None
-    if known is None:
-        layer = getattr(drafter, "layer", FINAL)
-        return drafter, None if layer is None else tap_model(model, layer)[0]
-    tap, width = tap_model(model, known.layer)
-    if width != known.hidden_size:
+    if known is not None:
+        drafter = graph_drafter(known, model, tokenizer, num_draft_tokens)
+    layer = getattr(drafter, "layer", FINAL)
+    return drafter, None if layer is None else tap_model(model, layer)[0]
+
+
+def graph_drafter(
+    graph: Graph, model: nn.Module, tokenizer: Any, num_draft_tokens: DraftLength = "auto"
+) -> GraphDrafter:
+    """The drafter of a graph that was attached to this teacher, for ``drafter`` of several answers: it remembers them.
+
+    One answer at a time; what :func:`stream_generate` makes of ``graph`` lives for one answer only.
+
+    Raises:
+        DaariError: the graph reads states of another width.
+    """
+    _, width = tap_model(model, graph.layer)
+    if width != graph.hidden_size:
         raise DaariError(
-            f"The graph reads states of width {known.hidden_size}, this teacher's are {width} wide: compile it anew."
+            f"The graph reads states of width {graph.hidden_size}, this teacher's are {width} wide: compile it anew."
         )
-    ends = tokenizer.eos_token_ids
+    ends = (tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)).eos_token_ids
     if num_draft_tokens == "auto":
-        return GraphDrafter(known, cost=probe.cost_of(model), ends=ends), tap
-    return GraphDrafter(known, num_draft_tokens=num_draft_tokens, ends=ends), tap
+        return GraphDrafter(graph, cost=probe.cost_of(model), ends=ends)
+    return GraphDrafter(graph, num_draft_tokens=num_draft_tokens, ends=ends)
 
 
 def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int]) -> list[int]:

@@ -11,11 +11,11 @@ import mlx.nn as nn
 from mlx_lm.utils import common_prefix_len
 
 from daari_mlx.artifact import attach, load_graph
-from daari_mlx.decode import DraftLength, GenerationResponse, new_cache, stream_generate
+from daari_mlx.decode import DraftLength, GenerationResponse, graph_drafter, new_cache, stream_generate
 from daari_mlx.draft import Drafter
 from daari_mlx.errors import DaariError
 from daari_mlx.graph import Graph
-from daari_mlx.probe import cost_of
+from daari_mlx.quirks import refuses_blocks
 from daari_mlx.rewind import drop_last
 from daari_mlx.teacher import load_teacher
 
@@ -31,7 +31,8 @@ class SpecEngine:
     Args:
         model: a loaded model, or a folder or Hub repository to load.
         graph: a compiled graph or its folder; None decodes plainly.
-        drafter: any other drafter, in place of a graph; it keeps what it knows from answer to answer.
+        drafter: any other drafter, in place of a graph. Drafters keep what they know from answer to answer; the
+            graph's remembers what was said, within bounds.
         tokenizer: of a loaded model; None takes it from where the graph says its teacher came from.
         adapter_path: of a model given by name.
         num_draft_tokens: see :func:`daari_mlx.stream_generate`.
@@ -61,11 +62,12 @@ class SpecEngine:
         self.model = model
         self.tokenizer = tokenizer or _tokenizer_of(known)
         self.graph = None if known is None else attach(known, model, self.tokenizer)
-        self.drafter = drafter
         self.num_draft_tokens = num_draft_tokens
         self.max_kv_size = max_kv_size
-        if self.graph is not None and num_draft_tokens == "auto":
-            cost_of(self.model)  # measured now where it is not known yet, not within the first answer
+        if self.graph is not None and num_draft_tokens and refuses_blocks(self.model) is None:
+            # T(m) is measured now where it is not known yet, not within the first answer
+            drafter = graph_drafter(self.graph, self.model, self.tokenizer, num_draft_tokens)
+        self.drafter = drafter
         self.reset()
 
     def reset(self) -> None:
@@ -149,7 +151,7 @@ class SpecEngine:
             self.model,
             self.tokenizer,
             ids[shared:],
-            graph=self.graph,
+            graph=self.graph if self.drafter is None else None,
             drafter=self.drafter,
             num_draft_tokens=self.num_draft_tokens,
             prompt_cache=cache,
