@@ -19,6 +19,7 @@ import mlx.core as mx
 from daari_mlx import blas, decode, probe
 from daari_mlx.accept import Statistics
 from daari_mlx.artifact import attach, versions
+from daari_mlx.choose import DraftLength, graph_drafter
 from daari_mlx.data import Prompt, prompt_hash
 from daari_mlx.draft import Drafter
 from daari_mlx.errors import DaariError
@@ -55,7 +56,7 @@ def run_bench(
     *,
     drafter: Drafter | None = None,
     max_tokens: int = 256,
-    num_draft_tokens: decode.DraftLength = "auto",
+    num_draft_tokens: DraftLength = "auto",
     logits_processors: list[LogitsProcessor] | None = None,
     allow_overlap: bool = False,
     seed: int = 0,
@@ -86,7 +87,7 @@ def run_bench(
     drafting: dict[str, Any] = {"graph": graph, "drafter": drafter, "num_draft_tokens": num_draft_tokens}
     if graph is not None and num_draft_tokens and refuses_blocks(teacher.model) is None:
         # one for all answers, as an engine has: it learns as it goes
-        remembering = decode.graph_drafter(graph, teacher.model, teacher.tokenizer, num_draft_tokens)
+        remembering = graph_drafter(graph, teacher.model, teacher.tokenizer, num_draft_tokens)
         drafting |= {"graph": None, "drafter": remembering}
     ours = _ours(teacher, max_tokens, drafting, shared)
     for prompt in prompts[:warmup]:

@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,23 +15,19 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from daari_mlx import probe
 from daari_mlx.accept import Statistics
-from daari_mlx.artifact import attach
-from daari_mlx.draft import Drafter, GraphDrafter
+from daari_mlx.choose import DraftLength, choose_drafter
+from daari_mlx.draft import Drafter
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import context_length
 from daari_mlx.graph import Graph
 from daari_mlx.limits import Options
-from daari_mlx.quirks import blocks_until, refuses_blocks
+from daari_mlx.quirks import blocks_until
 from daari_mlx.refusals import check_kv_quantisation, check_numbers, refuse_two_sizes, refuse_unknown
-from daari_mlx.rewind import cached_tokens, refuses_drafts
+from daari_mlx.rewind import cached_tokens
 from daari_mlx.rounds import Emitted, generate_step
 from daari_mlx.stops import stop_list, until_stop
-from daari_mlx.tap import FINAL, Tap, tap_model
 from daari_mlx.wired import wired
-
-DraftLength = int | Literal["auto"]
 
 
 @dataclass
@@ -186,56 +182,6 @@ def new_cache(model: nn.Module, max_kv_size: int | None = None) -> list[Any]:
             "has no such limit: leave it out."
         )
     return make_prompt_cache(model, max_kv_size=max_kv_size)
-
-
-def choose_drafter(
-    model: nn.Module,
-    tokenizer: Any,
-    cache: list[Any],
-    statistics: Statistics,
-    graph: Graph | str | None,
-    drafter: Drafter | None,
-    num_draft_tokens: DraftLength,
-) -> tuple[Drafter | None, Tap | None]:
-    """Who drafts and where its states are read; ``statistics.drafting_off`` says why nobody does."""
-    if graph is not None and drafter is not None:
-        raise DaariError("Both graph and drafter were given: give one of them.")
-    if num_draft_tokens != "auto" and (not isinstance(num_draft_tokens, int) or num_draft_tokens < 0):
-        raise DaariError(f"num_draft_tokens is {num_draft_tokens!r}: give a number from 0 on, or 'auto'.")
-    if graph is None and drafter is None:
-        statistics.drafting_off = "no graph was given"
-    elif num_draft_tokens == 0:
-        statistics.drafting_off = "num_draft_tokens is 0"
-    else:
-        statistics.drafting_off = refuses_blocks(model) or refuses_drafts(cache) or getattr(drafter, "off", None)
-    known = attach(graph, model, tokenizer) if graph is not None else None
-    if statistics.drafting_off is not None:
-        return None, None
-    if known is not None:
-        drafter = graph_drafter(known, model, tokenizer, num_draft_tokens)
-    layer = getattr(drafter, "layer", FINAL)
-    return drafter, None if layer is None else tap_model(model, layer)[0]
-
-
-def graph_drafter(
-    graph: Graph, model: nn.Module, tokenizer: Any, num_draft_tokens: DraftLength = "auto"
-) -> GraphDrafter:
-    """The drafter of a graph that was attached to this teacher, for ``drafter`` of several answers: it remembers them.
-
-    One answer at a time; what :func:`stream_generate` makes of ``graph`` lives for one answer only.
-
-    Raises:
-        DaariError: the graph reads states of another width.
-    """
-    _, width = tap_model(model, graph.layer)
-    if width != graph.hidden_size:
-        raise DaariError(
-            f"The graph reads states of width {graph.hidden_size}, this teacher's are {width} wide: compile it anew."
-        )
-    ends = (tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)).eos_token_ids
-    if num_draft_tokens == "auto":
-        return GraphDrafter(graph, cost=probe.cost_of(model), ends=ends)
-    return GraphDrafter(graph, num_draft_tokens=num_draft_tokens, ends=ends)
 
 
 def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int]) -> list[int]:

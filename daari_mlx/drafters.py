@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from daari_mlx import probe
-from daari_mlx.decode import DraftLength
+from daari_mlx.choose import DraftLength
 from daari_mlx.draft import Drafter
 from daari_mlx.errors import DaariError
 from daari_mlx.lookup import LookupDrafter

@@ -11,7 +11,8 @@ import mlx.nn as nn
 from mlx_lm.utils import common_prefix_len
 
 from daari_mlx.artifact import attach, load_graph
-from daari_mlx.decode import DraftLength, GenerationResponse, graph_drafter, new_cache, stream_generate
+from daari_mlx.choose import DraftLength, graph_drafter
+from daari_mlx.decode import GenerationResponse, new_cache, stream_generate
 from daari_mlx.draft import Drafter
 from daari_mlx.errors import DaariError
 from daari_mlx.graph import Graph

@@ -17,7 +17,7 @@ from zoo import Oracle, plain_tokens
 
 from daari_mlx import quirks, rewind
 from daari_mlx.accept import Statistics
-from daari_mlx.decode import choose_drafter
+from daari_mlx.choose import choose_drafter
 from daari_mlx.draft import Context, Draft
 from daari_mlx.errors import DaariError
 from daari_mlx.rounds import Options, generate_step
