@@ -23,7 +23,8 @@ OWN, OWN_ANYHOW, OTHER, OTHER_ANYHOW = range(4)  # columns of the weights
 FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
 BUCKETS = STEP_OF + [STEPS - 1] * (1024 - DEPTH)  # of steps since the anchor
 LAST_STEP = len(BUCKETS) - 1
-MAX_ODDS = 12.0  # log-odds beyond which a probability is 0 or 1 in float32
+MAX_ODDS = 12.0  # log-odds beyond which a probability no longer grows: it never is 0 or 1
+_LIMITS = (1 / (1 + exp(MAX_ODDS)), 1 / (1 + exp(-MAX_ODDS)))
 
 Voice = tuple[list[float], list[float]]  # of a source: for its own token and for any, by cell
 
@@ -100,7 +101,7 @@ class Arbiter:
             token, odds, name = self._choose(pairs)
             if token < 0:
                 break
-            probability = 1 / (1 + exp(-odds)) if -MAX_ODDS < odds < MAX_ODDS else float(odds > 0)
+            probability = 1 / (1 + exp(-odds)) if -MAX_ODDS < odds < MAX_ODDS else _LIMITS[odds > 0]
             path *= probability
             tokens.append(token)
             probabilities.append(probability)

@@ -138,9 +138,8 @@ def fit(cases: Cases, sources: Sources, names: Sequence[str] | None = None) -> A
         same = speaks & (tokens == tokens[:, k : k + 1])
         first = speaks[:, k] & ~same[:, :k].any(axis=1)  # a token named twice is one case
         own, other = same[first], (speaks & ~same)[first]
-        features.append(
-            np.stack([own * each[first], own, other * each[first], other], axis=2).reshape(len(own), 4 * len(heard))
-        )
+        columns = np.stack([own * each[first], own, other * each[first], other], axis=2)
+        features.append(columns.reshape(len(own), 4 * len(heard)))
         right.append(tokens[first, k] == cases.came[first])
     weights, bias = _regress(np.concatenate(features), np.concatenate(right))
     return Arbiter(tuple(sources.all[k].name for k in heard), tuple(odds), weights.reshape(-1, 4), bias)
