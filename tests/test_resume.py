@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import bench_resume
 import pytest
 from graphs import write_rows
 from test_fingerprint import quantised
@@ -188,7 +187,9 @@ extract.extract(teacher, rows, Workdir(sys.argv[1]), extract.ExtractOptions(dime
 
 @pytest.mark.slow
 def test_killed_at_random_moments_it_goes_on_to_the_same_graph() -> None:
-    found = bench_resume.trials(3, rows=24, seed=1)
+    from bench_resume import trials  # the import of graphs has put scripts on the path
+
+    found = trials(3, rows=24, seed=1)
     assert (found["survived"], found["tried"]) == (3, 3), found["failures"]
     assert found["repeated_at_most"] <= 1
 
