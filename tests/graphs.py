@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,11 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache
 
+from daari_mlx.build import build_graph
+from daari_mlx.corpus import Corpus
+from daari_mlx.draft import Context, GraphDrafter
 from daari_mlx.graph import NO_NODE, Graph
+from daari_mlx.length import Cost
 from daari_mlx.nodes import Nodes, Projection
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
@@ -37,6 +42,7 @@ def graph_of(
     steps: dict[tuple[int, int], int],
     *,
     seed: int = 0,
+    seen: int = 10,
     teacher: dict[str, Any] | None = None,
 ) -> Graph:
     """A graph from tables that a person can read.
@@ -44,6 +50,7 @@ def graph_of(
     Args:
         edges: node -> token -> probability.
         steps: (node, token) -> node; node ``count`` stands for any.
+        seen: how many steps are taken to have left a node, for each of its edges.
     """
     rows = [sorted(edges.get(n, {}).items(), key=lambda e: (-e[1], e[0])) for n in range(count)]
     keys = sorted((node * vocabulary + token, target) for (node, token), target in steps.items())
@@ -54,7 +61,7 @@ def graph_of(
         edge_start=np.cumsum([0, *map(len, rows)]).astype(np.int32),
         edge_token=np.array([token for row in rows for token, _ in row], np.int32),
         edge_probability=np.array([share for row in rows for _, share in row], np.float32),
-        support=np.array([10 * len(row) for row in rows], np.int32),
+        support=np.array([seen * len(row) for row in rows], np.int32),
         step_key=np.array([key for key, _ in keys], np.int64),
         step_node=np.array([target for _, target in keys], np.int32),
         teacher=teacher or {},
@@ -76,11 +83,97 @@ def random_graph(seed: int = 0, count: int = 12, vocabulary: int = 30, teacher: 
     return graph_of(count, vocabulary, edges, steps, seed=seed, teacher=teacher)
 
 
-def chain(tokens: list[int], vocabulary: int = 1000) -> Graph:
+def chain(tokens: list[int], vocabulary: int = 1000, *, share: float = 0.9, seen: int = 10) -> Graph:
     """Node i says ``tokens[i]`` and leads to node i+1; the last one leads nowhere."""
     count = len(tokens)
     steps = {(i, t): i + 1 for i, t in enumerate(tokens[:-1])}
-    return graph_of(count, vocabulary, {i: {t: 0.9} for i, t in enumerate(tokens)}, steps)
+    return graph_of(count, vocabulary, {i: {t: share} for i, t in enumerate(tokens)}, steps, seen=seen)
+
+
+def naive_kind(share: float, seen: int) -> int:
+    """The cell of a count: nine buckets of shares, the last one for all of them, by six of counts."""
+    return 6 * min(int(share * 8), 8) + sum(seen >= bound for bound in (2, 3, 5, 11, 51))
+
+
+def naive_promise(share: float, seen: int) -> float:
+    """What an arbiter that could not be calibrated takes for the chance of a walk's token."""
+    bucket, counted = divmod(naive_kind(share, seen), 6)
+    least = (1, 2, 3, 5, 11, 51)[counted]
+    return min(max(bucket / 8 * least / (least + 2), 0.01), 0.99)
+
+
+@dataclass(frozen=True)
+class Said:
+    """One sequence of a corpus: the prompt but its last token, and what was chosen from which node since."""
+
+    before: list[int]
+    tokens: list[int]
+    labels: list[int]
+    lead: int = 1
+
+
+def corpus_of(sequences: list[Said]) -> Corpus:
+    """The labelled corpus of some sequences."""
+    return Corpus(
+        labels=np.array([n for s in sequences for n in s.labels], np.int32),
+        tokens=np.array([t for s in sequences for t in s.tokens], np.int32),
+        rows=np.array([len(s.tokens) for s in sequences], np.int64),
+        lead=np.array([s.lead for s in sequences], np.int64),
+        before=np.array([t for s in sequences for t in s.before], np.int32),
+        before_rows=np.array([len(s.before) for s in sequences], np.int64),
+    )
+
+
+FULL_NODES, FULL_VOCABULARY = 12, 60
+FULL_STATES = np.random.default_rng(8).normal(size=(FULL_NODES, HIDDEN)).astype(np.float32)  # one on each node
+
+
+def full_sequences(count: int = 60, seed: int = 0) -> list[Said]:
+    """Answers of one form that name a class, told by their nodes, and quote two tokens of their prompt."""
+    random, made = np.random.default_rng(seed), []
+    for _ in range(count):
+        kind = int(random.integers(4))
+        prompt = random.integers(30, FULL_VOCABULARY, size=int(random.integers(4, 9))).tolist()
+        quote = int(random.integers(len(prompt) - 2))
+        answer = [11, 12, 13 + kind, 17, *prompt[quote : quote + 3], 18, 20 + int(random.integers(3)), 19, 2]
+        labels = [(3 * kind + place) % FULL_NODES for place in range(len(answer) + 1)]
+        made.append(Said(prompt, [10, *answer], labels))
+    return made
+
+
+def full_nodes() -> Nodes:
+    """The nodes of :func:`full_graph`; ``FULL_STATES`` lie on them."""
+    projection = random_nodes(1).projection
+    return Nodes(projection, projection(FULL_STATES))
+
+
+@cache
+def _full_graph(seed: int) -> Graph:
+    corpus = corpus_of(full_sequences(seed=seed))
+    return build_graph(full_nodes(), corpus, layer="final", vocab_size=FULL_VOCABULARY)
+
+
+def full_graph(seed: int = 0, teacher: dict[str, Any] | None = None) -> Graph:
+    """A small graph with every table and source, calibrated; its arrays are shared: change copies only."""
+    return replace(_full_graph(seed), teacher=teacher or {}, prompts=np.array([3, 2**63 + 1], np.uint64))
+
+
+def draft_everywhere(graph: Graph, seed: int = 0) -> None:
+    """Draft round after round over two texts, whatever the graph says; what it drafts is in order."""
+    random = np.random.default_rng(seed)
+    drafter = GraphDrafter(graph, num_draft_tokens=9)
+    careful = GraphDrafter(graph, cost=Cost((1, 33), (1.0, 2.0)), ends=[2])
+    for _ in range(2):
+        tokens = random.integers(0, graph.vocab_size, size=5).tolist()
+        for _ in range(4):
+            state = random.normal(size=graph.hidden_size).astype(np.float32)
+            draft, shorter = drafter.draft(Context(tokens, state), 9), careful.draft(Context(tokens, state), 9)
+            for found in (draft, shorter):
+                assert len(found.tokens) == len(found.probabilities) == len(found.sources) <= 9
+                assert all(0 <= t < graph.vocab_size for t in found.tokens)
+                assert all(0 < p < 1 for p in found.probabilities)
+                assert set(found.sources) <= set(graph.arbiter.names)
+            tokens.extend([*draft.tokens[: int(random.integers(9))], int(random.integers(graph.vocab_size))])
 
 
 def naive_walk(graph: Graph, node: int, limit: int) -> tuple[list[int], list[int]]:

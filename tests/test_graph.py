@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import graph_of, naive_walk, random_graph
+from graphs import draft_everywhere, graph_of, naive_kind, naive_walk, random_graph
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daari_mlx.draft import GraphDrafter
 from daari_mlx.errors import DaariError
-from daari_mlx.graph import MAX_EDGES, NO_NODE, UNSEEN, Graph
+from daari_mlx.graph import MAX_EDGES, NO_NODE, Graph
 from daari_mlx.nodes import Nodes, Projection
 
 ARRAYS = ("edge_start", "edge_token", "edge_probability", "support", "step_key", "step_node", "prompts")
@@ -49,12 +48,12 @@ def test_any_node_answers_only_where_the_node_never_took_the_token() -> None:
 @given(st.integers(0, 10_000), st.integers(1, 20))
 def test_the_walk_lists_equal_a_look_at_the_arrays(seed: int, count: int) -> None:
     graph = random_graph(seed, count)
-    drafter = GraphDrafter(graph, num_draft_tokens=10)
+    kinds = graph.walk[1]
     for node in range(count):
-        draft = drafter.walk(node, 10)
-        assert (draft.tokens, draft.nodes) == naive_walk(graph, node, 10)
-        rows = [(float(graph.edge_probability[graph.edge_start[n]]), int(graph.support[n])) for n in draft.nodes]
-        assert draft.probabilities == pytest.approx([share * seen / (seen + UNSEEN) for share, seen in rows])
+        tokens, nodes = graph.follow(node, 10)
+        assert (tokens, nodes) == naive_walk(graph, node, 10)
+        rows = [(float(graph.edge_probability[graph.edge_start[n]]), int(graph.support[n])) for n in nodes]
+        assert [kinds[n] for n in nodes] == [naive_kind(share, seen) for share, seen in rows]
 
 
 def test_the_walk_never_goes_by_any_node() -> None:
@@ -68,10 +67,10 @@ def test_the_walk_never_goes_by_any_node() -> None:
 def test_graphs_of_next_to_nothing_work(edges: dict[int, dict[int, float]], steps: dict[tuple[int, int], int]) -> None:
     graph = graph_of(2, 10, edges, steps)
     graph.check()
-    token, probability, target = graph.walk
-    assert probability[0] == 0.0 and (0.0 < probability[1] < 1.0) == bool(edges)
+    token, kinds, target = graph.walk
+    assert token == [-1, 4 if edges else -1] and kinds == [0, naive_kind(1.0, 10) if edges else 0]
     assert target == [NO_NODE, 0 if edges and steps else NO_NODE]
-    assert len(token) == 2 and graph.follow(0, 3)[0] == []
+    assert graph.follow(0, 3)[0] == [] and graph.follow(1, 3)[0] == ([4] if edges else [])
 
 
 def damaged(**changes: Any) -> Graph:
@@ -123,6 +122,7 @@ DAMAGES = {
     "vocabulary of 0": lambda: damaged(vocab_size=0),
     "negative vocabulary": lambda: damaged(vocab_size=-30),
     "vocabulary beyond int64": lambda: damaged(vocab_size=2**70),
+    "vocabulary beyond code points": lambda: damaged(vocab_size=0x110000),
     "unsorted prompts": lambda: changed("prompts", 0, 2**64 - 1),
 }
 
@@ -174,7 +174,7 @@ def test_a_changed_value_is_refused_or_harmless(name: str, data: st.DataObject) 
         graph.check()
     except DaariError:
         return
-    drafter = GraphDrafter(graph, num_draft_tokens=5)
+    draft_everywhere(graph)
     for node in range(graph.size):
         assert len(graph.follow(node, 5)[0]) <= 5
         assert all(NO_NODE <= graph.step(node, t) < graph.size for t in range(graph.vocab_size))

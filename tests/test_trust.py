@@ -31,7 +31,7 @@ def loop_drafter() -> GraphDrafter:
     """Stands on a node that drafts ``TOKENS[1:]`` with a high promise, round after round."""
     edges = {i: {t: 0.95} for i, t in enumerate(TOKENS)}
     steps = {(i, t): i + 1 for i, t in enumerate(TOKENS[:-1])}
-    return GraphDrafter(anchored(graph_of(len(TOKENS), 1000, edges, steps), 0), cost=COST)
+    return GraphDrafter(anchored(graph_of(len(TOKENS), 1000, edges, steps, seen=100), 0), cost=COST)
 
 
 def rounds(drafter: GraphDrafter, own: list[int], count: int) -> list[int]:
