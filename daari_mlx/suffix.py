@@ -144,29 +144,31 @@ class SuffixDecoding:
                 before, path = len(places), _Path(history, places)
             most = min(limit, int(length * self.factor + 1e-6), DEPTH - length)
             tokens, probabilities = path.first(most, self.least)
-            score = sum(probabilities)
+            score = sum(probabilities, np.float32(0))
             if score >= best[0]:
-                best = score, tokens, probabilities
+                best = float(score), tokens, [float(p) for p in probabilities]
         return best
 
 
 class _Path:
-    """The commonest continuation of some places, found as far as it is asked for."""
+    """The commonest continuation of some places, found as far as it is asked for, in float32 as elsewhere."""
 
     def __init__(self, history: History, places: NDArray[np.intp]) -> None:
         self._history, self._places, self._ended = history, places, False
         self._tokens: list[int] = []
-        self._probabilities: list[float] = []
+        self._probabilities: list[np.float32] = []
 
-    def first(self, most: int, least: float) -> tuple[list[int], list[float]]:
+    def first(self, most: int, least: float | np.float32) -> tuple[list[int], list[np.float32]]:
         """At most ``most`` tokens, each with the path's probability up to it, none below ``least``."""
-        while len(self._tokens) < most and not self._ended and (self._probabilities or [1.0])[-1] >= least:
+        least = np.float32(least)
+        path = self._probabilities[-1] if self._probabilities else np.float32(1)
+        while len(self._tokens) < most and not self._ended and path >= least:
             tokens, places = self._history.following(self._places)
             if len(tokens) == 0:
                 self._ended = True
                 break
             token, count = _commonest(tokens)
-            path = (self._probabilities or [1.0])[-1] * count / len(self._places)
+            path = path * (np.float32(count) / np.float32(len(self._places)))
             self._tokens.append(token)
             self._probabilities.append(path)
             self._places = places[tokens == token] + 1

@@ -1,0 +1,128 @@
+"""Graphs from recorded streams, and the parts of them that an ablation changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import exp
+
+import numpy as np
+
+from daari_mlx.arbiter import BUCKETS, FLOOR, LAST_STEP, Arbiter, Proposal
+from daari_mlx.arrays import to_arrays
+from daari_mlx.build import count_graph
+from daari_mlx.calibrate import fit, gather
+from daari_mlx.compiler import auto_nodes, cluster_states
+from daari_mlx.corpus import Corpus
+from daari_mlx.graph import Graph
+from daari_mlx.nodes import Nodes, fit_projection
+from daari_mlx.source import NAMES, Moment, Source
+from daari_mlx.sources import Sources
+from daari_mlx.streams import Stream
+
+
+@dataclass(frozen=True)
+class Made:
+    """A graph of some streams, and what its arbiter was fitted on: sources can be left out without counting anew.
+
+    Attributes:
+        streams: what it was compiled from.
+        layer, dimensions, seed: of its nodes.
+        scale: how many nodes, relative to what ``compile`` would choose.
+    """
+
+    streams: tuple[Stream, ...]
+    layer: int | str = "final"
+    dimensions: int = 64
+    seed: int = 0
+    scale: float = 1.0
+
+    @cached_property
+    def graph(self) -> Graph:
+        """With all sources."""
+        graph, cases, sources = self._counted
+        return replace(graph, arbiter=fit(cases, sources))
+
+    def hearing(self, names: Sequence[str]) -> Graph:
+        """With some sources only, calibrated together anew."""
+        graph, cases, sources = self._counted
+        return replace(graph, arbiter=fit(cases, sources, names))
+
+    @cached_property
+    def _counted(self):  # type: ignore[no-untyped-def]
+        states = np.concatenate([s.states[self.layer] for s in self.streams])
+        projection = fit_projection(states, self.dimensions)
+        reduced = projection(states)
+        count = max(8, round(auto_nodes(len(reduced)) * self.scale))
+        nodes = Nodes(projection, cluster_states(reduced, min(count, len(reduced)), self.seed))
+        vocabulary = max(max(s.tokens) for s in self.streams) + 1
+        corpus = corpus_of(self.streams, nodes.label(reduced))
+
+        def count_tables(some: Corpus) -> Graph:
+            return count_graph(nodes, some, layer=self.layer, vocab_size=vocabulary)
+
+        found = gather(corpus, lambda some: Sources(count_tables(some), NAMES), self.seed)
+        if found is None:
+            raise SystemExit(f"{len(self.streams)} streams are too few to calibrate on.")
+        return count_tables(corpus), *found
+
+
+def corpus_of(streams: Sequence[Stream], labels: np.ndarray) -> Corpus:
+    """The labelled corpus of some streams: each answer behind its prompt's last token."""
+    return Corpus(
+        labels,
+        np.concatenate([np.array(s.tokens[s.start - 1 :], np.int32) for s in streams]),
+        np.array([len(s.top) for s in streams], np.int64),
+        np.ones(len(streams), np.int64),
+        np.concatenate([np.array(s.tokens[: s.start - 1], np.int32) for s in streams]),
+        np.array([s.start - 1 for s in streams], np.int64),
+    )
+
+
+def graph_bytes(graph: Graph) -> int:
+    """Of all its arrays."""
+    return sum(array.nbytes for array in to_arrays(graph).values())
+
+
+class Loudest(Arbiter):
+    """Takes the source with the highest counted chance at its word, instead of a regression over all of them."""
+
+    def propose(
+        self,
+        heard: Sequence[Source],
+        moment: Moment,
+        limit: int,
+        ends: Collection[int] = (),
+        *,
+        floor: float = FLOOR,
+    ) -> Proposal:
+        """See :meth:`daari_mlx.arbiter.Arbiter.propose`."""
+        found = Proposal([], [], [])
+        path = 1.0
+        while len(found.tokens) < limit and path > floor:
+            step = BUCKETS[min(len(found.tokens), LAST_STEP)]
+            voices = [
+                (float(odds[source.cell, step]), source.name, source.token)
+                for source, odds in zip(heard, self.odds, strict=True)
+                if source.token >= 0
+            ]
+            if not voices:
+                break
+            loudest, name, token = max(voices)
+            found.tokens.append(token)
+            found.probabilities.append(1 / (1 + exp(-loudest)))
+            found.sources.append(name)
+            path *= found.probabilities[-1]
+            if token in ends:
+                break
+            moment.said += chr(token)
+            for source in heard:
+                source.push(token, moment)
+        return found
+
+
+def loudest(graph: Graph) -> Graph:
+    """The graph with its loudest source instead of all of them."""
+    known = graph.arbiter
+    return replace(graph, arbiter=Loudest(known.names, known.odds, known.weights, known.bias))
