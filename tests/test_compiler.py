@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from daari_mlx.compiler import MAX_NODES, MIN_NODES, auto_nodes, compile_graph
 from daari_mlx.errors import DaariError
 from daari_mlx.files import save_arrays, write_json
 from daari_mlx.graph import MAX_EDGES, Graph
-from daari_mlx.workdir import Plan, Workdir
+from daari_mlx.workdir import FORMAT, Plan, Workdir
 
 VOCABULARY, WIDTH = 50, 3
 Rows = list[
@@ -50,6 +51,8 @@ def fill(folder: Path, corpus: Rows, *, seed: int = 0, per_shard: int = 2, vocab
                 "tokens": np.array(tokens, np.int32),
                 "rows": np.array([len(row) for row, _ in part], np.int32),
                 "lead": np.array([lead for _, lead in part], np.int32),
+                "before": np.zeros(2 * len(part), np.int32),
+                "before_rows": np.full(len(part), 2, np.int32),
                 "prompts": np.arange(number, number + len(part), dtype=np.uint64)[::-1].copy(),
             },
         )
@@ -146,9 +149,7 @@ def test_equal_states_make_a_graph(tmp_path: Path) -> None:
     workdir = fill(tmp_path, [([1, 2, 1, 2, 1], 0)])
     path = workdir.shard_path(0)
     shard = next(workdir.read_shards())
-    save_arrays(
-        path, {**{n: getattr(shard, n) for n in ("tokens", "rows", "lead", "prompts")}, "reduced": shard.reduced * 0}
-    )
+    save_arrays(path, {field.name: getattr(shard, field.name) * (field.name != "reduced") for field in fields(shard)})
     graph = compile_graph(workdir, nodes=3).graph
     assert graph.support.sum() == 5
 
@@ -179,7 +180,7 @@ def test_the_statistics_say_what_was_done_and_how_to_do_it_again(compiled: Compi
     assert stats["bytes"] == sum(
         f.stat().st_size for f in compiled.path.iterdir() if f.name not in ("README.md", "compile_stats.json")
     )
-    assert set(stats["seconds"]) == {"answers", "states", "cluster", "label", "count"}
+    assert set(stats["seconds"]) == {"answers", "states", "cluster", "label", "build"}
     assert all(seconds >= 0 for seconds in stats["seconds"].values()) and stats["peak_mb"] > 50
     plan = json.loads(compiled.workdir.plan_path.read_text())
     for name in ("layer", "dimensions", "answers", "max_tokens", "corpus"):
@@ -200,7 +201,7 @@ def test_an_unfinished_or_emptied_extraction_is_refused(tmp_path: Path) -> None:
 def test_a_workdir_of_another_version_is_refused(tmp_path: Path) -> None:
     workdir = fill(tmp_path, [([1, 2, 3], 0)])
     plan = json.loads(workdir.plan_path.read_text())
-    for change in ({"format_version": 2}, {"more": 1}):
+    for change in ({"format_version": FORMAT - 1}, {"format_version": FORMAT + 1}, {"more": 1}):
         workdir.plan_path.write_text(json.dumps({**plan, **change}))
         with pytest.raises(DaariError, match="extract again"):
             compile_graph(workdir)

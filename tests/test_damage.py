@@ -6,29 +6,30 @@ import copy
 import hashlib
 import json
 import struct
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from graphs import random_graph
+from graphs import draft_everywhere, full_graph
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_artifact import COUNTED, TEACHER, edit
 
 from daari_mlx.artifact import ARRAYS, CONFIG, load_graph, save_graph, seal
 from daari_mlx.card import card_text
-from daari_mlx.draft import GraphDrafter
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import describe, differences
 from daari_mlx.graph import Graph
+from daari_mlx.source import NAMES
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    save_graph(random_graph(3, teacher=TEACHER), tmp_path / "sound", COUNTED)
-    return save_graph(random_graph(3, teacher=TEACHER), tmp_path / "graph", COUNTED)
+    save_graph(full_graph(teacher=TEACHER), tmp_path / "sound", COUNTED)
+    return save_graph(full_graph(teacher=TEACHER), tmp_path / "graph", COUNTED)
 
 
 def load_or_refuse(folder: Path) -> Graph | None:
@@ -38,12 +39,12 @@ def load_or_refuse(folder: Path) -> Graph | None:
     except DaariError as error:
         assert str(error)
         return None
-    drafter = GraphDrafter(graph, num_draft_tokens=5)
     state = np.ones(graph.hidden_size, np.float32)
     assert 0 <= graph.nodes.anchor(state) < graph.size
     for node in range(graph.size):
-        drafter.walk(node, 5)
+        graph.follow(node, 5)
         graph.step(node, 7)
+    draft_everywhere(graph)
     return graph
 
 
@@ -204,6 +205,7 @@ KEYS = [
     "layer",
     "vocab_size",
     "hidden_size",
+    "sources",
     "settings",
     "counts",
     "versions",
@@ -222,6 +224,23 @@ def test_an_altered_config_is_refused_or_harmless(folder: Path, changes: dict[st
     graph = load_or_refuse(folder)
     if graph is not None:
         assert isinstance(describe(graph.teacher), str) and isinstance(differences(graph.teacher, TEACHER), list)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 3, "edge", [], ["edge"], ["edge"] * 5, [*NAMES, "more"], [[n] for n in NAMES], dict.fromkeys(NAMES)],
+    ids=lambda value: str(value)[:30],
+)
+def test_sources_that_do_not_fit_the_arbiter_are_refused(folder: Path, value: Any) -> None:
+    edit(folder, sources=value)
+    with pytest.raises(DaariError, match="The graph is damaged"):
+        load_graph(folder)
+
+
+def test_sources_in_another_order_are_refused_or_harmless(folder: Path) -> None:
+    for order in permutations(NAMES):
+        edit(folder, sources=list(order))
+        load_or_refuse(folder)
 
 
 @pytest.mark.parametrize("name", ["teacher", "layer", "vocab_size", "hidden_size", "arrays_sha256"])

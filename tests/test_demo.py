@@ -69,7 +69,6 @@ def test_a_folder_without_a_teacher_is_an_error(tmp_path, capsys):
 
 def test_made_up_graphs_are_sound_and_walk_to_the_limit():
     graph = bench_overheads.made_up_graph(64, 32)
-    drafter = bench_overheads.GraphDrafter(graph, num_draft_tokens=MAX_DRAFT)
     assert {len(graph.follow(node, MAX_DRAFT)[0]) for node in range(64)} == {MAX_DRAFT}
 
 
