@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .decode import GenerationResponse, generate, stream_generate
     from .engine import SpecEngine
     from .graph import Graph
+    from .speculative import SpeculativeModel
 
 blas.prefer()  # before anything can import MLX
 
@@ -32,6 +33,7 @@ __all__ = [
     "GenerationResponse",
     "Graph",
     "SpecEngine",
+    "SpeculativeModel",
     "compile_graph",
     "generate",
     "load_graph",
@@ -43,6 +45,7 @@ _HOME = {  # public name -> its module, imported when the name is first used
     "GenerationResponse": "decode",
     "Graph": "graph",
     "SpecEngine": "engine",
+    "SpeculativeModel": "speculative",
     "compile_graph": "compiler",
     "generate": "decode",
     "load_graph": "artifact",
