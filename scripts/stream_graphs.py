@@ -30,6 +30,7 @@ class Made:
         streams: what it was compiled from.
         layer, dimensions, seed: of its nodes.
         scale: how many nodes, relative to what ``compile`` would choose.
+        vocab_size: V; None takes what the streams need.
     """
 
     streams: tuple[Stream, ...]
@@ -37,6 +38,7 @@ class Made:
     dimensions: int = 64
     seed: int = 0
     scale: float = 1.0
+    vocab_size: int | None = None
 
     @cached_property
     def graph(self) -> Graph:
@@ -56,7 +58,7 @@ class Made:
         reduced = projection(states)
         count = max(8, round(auto_nodes(len(reduced)) * self.scale))
         nodes = Nodes(projection, cluster_states(reduced, min(count, len(reduced)), self.seed))
-        vocabulary = max(max(s.tokens) for s in self.streams) + 1
+        vocabulary = self.vocab_size or max(max(s.tokens) for s in self.streams) + 1
         corpus = corpus_of(self.streams, nodes.label(reduced))
 
         def count_tables(some: Corpus) -> Graph:

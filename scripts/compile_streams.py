@@ -1,0 +1,47 @@
+"""Compile a graph from recorded streams (daari-mlx bench --save-streams), for the teacher that they were recorded from.
+
+    python scripts/compile_streams.py STREAMS GRAPH --model MODEL [--adapter-path PATH]
+
+What extraction would read again, the teacher's own answers and their states, lies in the streams already.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import daari_mlx  # noqa: F401  brings a real BLAS before MLX loads
+import numpy as np
+from stream_graphs import Made
+
+from daari_mlx.artifact import save_graph
+from daari_mlx.compiler import summary
+from daari_mlx.data import prompt_hash
+from daari_mlx.streams import load_streams
+from daari_mlx.teacher import load_teacher
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("streams", type=Path)
+    parser.add_argument("graph", type=Path)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--adapter-path")
+    parser.add_argument("--first", type=int, help="take only so many streams from the front")
+    parser.add_argument("--last", type=int, help="take only so many streams from the back")
+    args = parser.parse_args()
+    fingerprint = load_teacher(args.model, adapter_path=args.adapter_path).fingerprint()
+    streams = load_streams(args.streams).items
+    streams = streams[-args.last :] if args.last else streams[: args.first]
+    graph = replace(
+        Made(streams, vocab_size=int(fingerprint["vocab_size"])).graph,
+        teacher=fingerprint,
+        prompts=np.unique(np.array([prompt_hash(s.tokens[: s.start]) for s in streams], np.uint64)),
+    )
+    save_graph(graph, args.graph, summary(graph, sum(len(s.tokens) - s.start for s in streams)))
+    print(args.graph)
+
+
+if __name__ == "__main__":
+    main()
