@@ -11,10 +11,10 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-import daari_mlx  # noqa: F401  brings a real BLAS before MLX loads
 import numpy as np
 from stream_graphs import Made
 
+import daari_mlx  # noqa: F401  brings a real BLAS before MLX loads
 from daari_mlx.artifact import save_graph
 from daari_mlx.compiler import summary
 from daari_mlx.data import prompt_hash
@@ -23,6 +23,7 @@ from daari_mlx.teacher import load_teacher
 
 
 def main() -> None:
+    """Compile and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("streams", type=Path)
     parser.add_argument("graph", type=Path)
