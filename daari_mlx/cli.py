@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from daari_mlx import __version__, cli_decode, cli_graph, cli_tier
+from daari_mlx import __version__, cli_bench, cli_decode, cli_graph, cli_tier
 from daari_mlx.shell import Command
 
 app = typer.Typer(
@@ -38,9 +38,9 @@ for _command in (
     cli_graph.extract,
     cli_decode.generate,
     cli_decode.chat,
-    cli_decode.bench,
+    cli_bench.bench,
     cli_graph.inspect,
-    cli_decode.probe,
+    cli_bench.probe,
     cli_tier.tier,
 ):
     app.command(cls=Command)(_command)

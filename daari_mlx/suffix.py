@@ -172,7 +172,7 @@ class _Path:
             self._tokens.append(token)
             self._probabilities.append(path)
             self._places = places[tokens == token] + 1
-        kept = sum(p >= least for p in self._probabilities[:most]) if most > 0 else 0
+        kept = sum(bool(p >= least) for p in self._probabilities[: max(most, 0)])
         return self._tokens[:kept], self._probabilities[:kept]
 
 
