@@ -132,7 +132,7 @@ class GraphDrafter:
         draft = Draft(proposal.tokens, proposal.probabilities, proposal.sources, anchor)
         assert self.cost is not None
         cost = self.cost.at(len(context.tokens))
-        length = best_length([p * self._trust.factor for p in draft.probabilities], cost, pending)
+        length = best_length(self._trust.believed(draft.probabilities), cost, pending)
         self._shown = (len(context.tokens), draft.first(max(length, 1)))
         self._idle = 0 if length else self._idle + 1
         return replace(draft.first(length), rest=self._rest())

@@ -17,7 +17,8 @@ CALIBRATION_EDGES = (0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 0.997)  # betw
 CALIBRATION_PRIOR = 4.0  # tokens a bin is given that came true as promised
 CALIBRATION_MEMORY = 0.98  # what is left of a bin's judged tokens after one more
 CALIBRATION_HELD = 40.0  # the most judged tokens that a bin keeps from an earlier text: a new one shall be heard
-TRUST_PRIOR = 3.0  # promised tokens that a new text is given as kept
+TRUST_PRIOR, TRUST_START = 3.0, 0.8  # promised tokens that a new text starts with, and the share of them that was kept
+TRUST_FROM = 0.25  # promises below it are hardly ever drafted: what becomes of them tells nothing of those that are
 TRUST_MEMORY = 0.95  # what is left of a judged token's weight after one more
 MAX_DRAFT = 32  # the longest draft that is ever considered: the kernels' flat bands end at 32 rows
 
@@ -126,24 +127,37 @@ def best_length(
 
 
 class Trust:
-    """What share of a drafter's promises comes true on this text, learnt from what the teacher accepts.
+    """How far a drafter's promises come true on this text, learnt from what the teacher accepts.
 
     Starts at 1 and forgets: a text unlike the compiled one stops being drafted within a few rounds, and is drafted
-    again when promises come true again.
+    again when promises come true again. It is the odds that are drawn down, not the chances: a promise is mostly
+    broken where it was not quite sure, and a chance of 0.999 is hardly touched by that.
     """
 
     def __init__(self) -> None:
-        self._kept = self._promised = TRUST_PRIOR
+        self._kept = self._promised = TRUST_PRIOR * TRUST_START
+        self._judged = TRUST_PRIOR
 
     @property
     def factor(self) -> float:
-        """By how much a promised probability is to be drawn down, in (0, 1]."""
-        return min(1.0, self._kept / self._promised)
+        """By how much the odds of a promise are to be drawn down, in (0, 1]."""
+        if self._kept >= self._promised:
+            return 1.0
+        kept, promised = (min(max(x / self._judged, 0.01), 0.99) for x in (self._kept, self._promised))
+        return kept / (1 - kept) * (1 - promised) / promised
+
+    def believed(self, probabilities: Sequence[float]) -> list[float]:
+        """The chances that are left of some promised ones."""
+        factor = self.factor
+        return [p if p >= 1 or factor == 1 else factor * p / (1 - p + factor * p) for p in probabilities]
 
     def learn(self, probability: float, right: bool) -> None:
         """Take in one draft token that the teacher has judged, and the probability that had been promised for it."""
+        if probability < TRUST_FROM:
+            return
         self._kept = self._kept * TRUST_MEMORY + right
         self._promised = self._promised * TRUST_MEMORY + probability
+        self._judged = self._judged * TRUST_MEMORY + 1
 
 
 class Calibration:
