@@ -234,7 +234,6 @@ def test_json_that_is_missing_or_a_folder_is_told(tmp_path: Path) -> None:
         read_json(tmp_path, "record")
 
 
-
 def test_a_killed_writer_leaves_no_whole_file(tmp_path: Path) -> None:
     """SIGKILL while large files are written over and over: whatever has its name is complete."""
     code = f"""
