@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -206,6 +207,7 @@ def main() -> None:
     args = parser.parse_args()
     where = environment()
     about = {key: where[key] for key in ("commit", "python", "platform", "versions")}
+    about["command"] = shlex.join(["python", *sys.argv])
     names = [path.name.split(".")[:2] for path in sorted(args.streams.glob("*.test.safetensors"))]
     wanted = args.sets.split(",") if args.sets else [name for name, _ in names]
     sets = [Set(args.streams, name, teacher) for name, teacher in names if name in wanted]
