@@ -13,6 +13,7 @@ from zoo import Oracle, plain_tokens
 
 from daari_mlx import quirks, rewind
 from daari_mlx.accept import Statistics
+from daari_mlx.ahead import Row, Runner
 from daari_mlx.rounds import Options, generate_step
 from daari_mlx.tap import tap_model
 from daari_mlx.verify import MAX_PENDING, Verifier
@@ -96,7 +97,7 @@ def test_a_round_is_one_forward_and_owes_few_rows(name: str, monkeypatch: pytest
     truth = PROMPT + plain_tokens(model, PROMPT, 120)
     rounds: list[tuple[int, int]] = []
     forwards: list[int] = []
-    verify, forward = Verifier.verify, quirks.forward_rows
+    verify, start, forward = Verifier.verify, Runner.start, quirks.forward_rows
 
     def watched(self: Verifier, last: int, draft: list[int]) -> Any:
         before = len(forwards)
@@ -107,11 +108,19 @@ def test_a_round_is_one_forward_and_owes_few_rows(name: str, monkeypatch: pytest
         assert not draft or owed <= MAX_PENDING
         return verified
 
+    def started(self: Runner, last: int | mx.array) -> Row:
+        before, owed = len(forwards), len(self.verifier.pending)
+        row = start(self, last)
+        rounds.append((owed, 0))
+        assert len(forwards) == before + 1 and forwards[-1] == owed + 1
+        return row
+
     def counted(model: Any, tokens: mx.array, cache: Any) -> mx.array:
         forwards.append(tokens.shape[1])
         return forward(model, tokens, cache)
 
     monkeypatch.setattr(Verifier, "verify", watched)
+    monkeypatch.setattr(Runner, "start", started)
     monkeypatch.setattr("daari_mlx.verify.forward_rows", counted)
     statistics = Statistics()
     steps = generate_step(
