@@ -114,7 +114,8 @@ class GraphDrafter:
         self.ends = frozenset(ends)
         self.sources = Sources(graph, graph.arbiter.names)
         self._trust = Trust()
-        self._shown = (0, Draft())  # where the newest path began, and as much of it as is judged: one token at least
+        # where the newest path began, in which text, and as much of it as is judged: one token at least
+        self._shown: tuple[list[int], int, Draft] = ([], 0, Draft())
         self._idle = 0  # rounds without a draft in a row
 
     def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
@@ -133,7 +134,7 @@ class GraphDrafter:
         assert self.cost is not None
         cost = self.cost.at(len(context.tokens))
         length = best_length(self._trust.believed(draft.probabilities), cost, pending)
-        self._shown = (len(context.tokens), draft.first(max(length, 1)))
+        self._shown = (context.tokens, len(context.tokens), draft.first(max(length, 1)))
         self._idle = 0 if length else self._idle + 1
         return replace(draft.first(length), rest=self._rest())
 
@@ -142,9 +143,11 @@ class GraphDrafter:
         return 0 if self._idle < WAKEFUL else min(2 ** (self._idle - WAKEFUL), LONGEST_REST)
 
     def _learn(self, tokens: list[int]) -> None:
-        """Compare the newest path with what the teacher said since."""
-        start, path = self._shown
-        self._shown = (0, Draft())
+        """Compare the newest path with what the teacher said since; another text says nothing of it."""
+        text, start, path = self._shown
+        self._shown = ([], 0, Draft())
+        if tokens is not text and tokens[:start] != text[:start]:
+            return
         for own, drafted, probability in zip(tokens[start:], path.tokens, path.probabilities, strict=False):
             self._trust.learn(probability, own == drafted)
             if own != drafted:

@@ -408,6 +408,19 @@ def test_one_drafter_over_several_requests_learns_of_the_earlier_ones_within_bou
     assert forgotten.sources[:1] != ["session"] or forgotten.tokens[0] != strange[10]
 
 
+def test_another_text_breaks_no_promise_of_the_last_one() -> None:
+    """The path that an answer ended in is not compared with whatever stands at its places in the next text."""
+    drafter = GraphDrafter(anchored(chain(TOKENS[:9]), 0), cost=FREE)
+    said = [1, TOKENS[0]]
+    assert drafter.draft(Context(said, STATE), 9).tokens
+    drafter.draft(Context([2, TOKENS[0], 7, 7, 7], STATE), 9)
+    assert drafter._trust.factor == GraphDrafter(drafter.graph, cost=FREE)._trust.factor
+    assert drafter.draft(Context(said, STATE), 9).tokens
+    said.append(7)
+    drafter.draft(Context(said, STATE), 9)
+    assert drafter._trust.factor < 1, "in one text it is compared"
+
+
 def test_requests_of_one_drafter_are_those_of_a_fresh_one_but_for_the_session() -> None:
     graph = full_graph()
     deaf = [s for s in graph.arbiter.names if s != "session"]
