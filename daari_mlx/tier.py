@@ -38,6 +38,7 @@ from daari_mlx.verify import greedy
 from daari_mlx.workdir import Workdir
 
 FORMAT = 1
+GROUP_SIZES = (32, 64, 128)  # of MLX's affine quantisation
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,10 @@ def make_tier(
     config = read_config(teacher.source)
     who = teacher.fingerprint()
     fuse(teacher.model)
+    model, config = quantised(teacher.model, config, how.bits, how.group_size)
     cost = cost_of(teacher.model)
     with tempfile.TemporaryDirectory() as folder:
         sequences = answer_prompts(teacher, prompts, Workdir(folder), how.max_tokens)
-    model, config = quantised(teacher.model, config, how.bits, how.group_size)
     units = [] if how.drop_layers == 0 else droppable_units(model, config)
     if how.drop_layers != "auto" and units and how.drop_layers % len(units[0]):
         raise DaariError(
@@ -137,7 +138,12 @@ def quantised(model: nn.Module, config: Config, bits: int | None, group_size: in
 
     Args:
         bits: None leaves the weights as they are; else what is quantised otherwise is dequantised first.
+
+    Raises:
+        DaariError: MLX has no such groups, or no weight of this model is made of them.
     """
+    if bits is not None and group_size not in GROUP_SIZES:
+        raise DaariError(f"--group-size is {group_size}: MLX quantises in groups of 32, 64 or 128.")
     twin, config = without_layers(model, config, ())
     known = {module.bits for _, module in twin.named_modules() if hasattr(module, "bits")}
     if bits is None or (known == {bits} and "quantization" in config):
@@ -145,7 +151,13 @@ def quantised(model: nn.Module, config: Config, bits: int | None, group_size: in
     if known:
         twin, config = dequantised(twin, config)
     with contextlib.redirect_stdout(sys.stderr):  # it prints, and stdout is for results
-        return mlx_lm.utils.quantize_model(model=twin, config=config, group_size=group_size, bits=bits)
+        twin, config = mlx_lm.utils.quantize_model(model=twin, config=config, group_size=group_size, bits=bits)
+    if not any(hasattr(module, "bits") for module in twin.modules()):
+        raise DaariError(
+            f"--group-size is {group_size}, but no weight of this model has rows of a multiple of that: give a smaller "
+            "one, or --bits none."
+        )
+    return twin, config
 
 
 def dequantised(model: nn.Module, config: Config, dtype: mx.Dtype | None = None) -> tuple[nn.Module, Config]:

@@ -155,6 +155,13 @@ def test_quantised_differently_a_teacher_is_quantised_anew(teacher: Teacher) -> 
     assert {m.bits for _, m in eight.named_modules() if hasattr(m, "bits")} == {8}, "the twin's source stays"
 
 
+@pytest.mark.parametrize(("size", "told"), [(16, "groups of 32, 64 or 128"), (7, "groups of"), (128, "no weight")])
+def test_groups_that_quantise_nothing_are_refused(teacher: Teacher, size: int, told: str) -> None:
+    """The tiny teacher's rows are 64 wide: groups of 128 would leave all of it as it is, without a word."""
+    with pytest.raises(DaariError, match=rf"--group-size is {size}.*{told}"):
+        quantised(teacher.model, read_config(teacher.source), 8, size)
+
+
 @pytest.mark.usefixtures("quick_cost")
 def test_an_adapter_goes_into_the_tier(
     tiny_teacher_path: Path, rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
