@@ -177,7 +177,10 @@ SkipBadRows = Annotated[
 ]
 Split = Annotated[str, typer.Option("--split", help="Which file of a data folder, without .jsonl.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Take only so many rows.")]
-RunSeed = Annotated[int, typer.Option("--seed", help="The same data, seed, versions and threads give the same bytes.")]
+RunSeed = Annotated[
+    int,
+    typer.Option("--seed", min=0, max=2**32 - 1, help="The same data, seed, versions and threads give the same bytes."),
+]
 MaxBytes = Annotated[
     int | None,
     typer.Option("--max-bytes", min=1, help="How large the graph may become, whatever the data; 9 MB by default."),
@@ -267,7 +270,7 @@ XtcThreshold = Annotated[
     float,
     typer.Option("--xtc-threshold", min=0.0, max=0.5, help="Probability that a token needs to be taken out by XTC."),
 ]
-MaybeSeed = Annotated[int | None, typer.Option("--seed", help="Seed of the sampling.")]
+MaybeSeed = Annotated[int | None, typer.Option("--seed", min=0, max=2**64 - 1, help="Seed of the sampling.")]
 MaxKvSize = Annotated[int | None, typer.Option("--max-kv-size", min=1, help="The most tokens that the KV cache holds.")]
 PrefillStepSize = Annotated[
     int, typer.Option("--prefill-step-size", min=1, help="Prompt tokens that one forward takes; smaller saves memory.")

@@ -387,6 +387,12 @@ def test_the_prompt_comes_from_stdin_and_may_start_the_answer(tiny_teacher_path)
     assert started["text"] and "label" not in started["text"]
 
 
+@pytest.mark.parametrize("command", ["compile", "extract", "bench", "generate", "chat"])
+def test_a_seed_that_no_generator_takes_is_refused_at_once(command):
+    for seed in (-1, 2**64):
+        assert "Invalid value for '--seed'" in failed(command, "--seed", seed, code=2)
+
+
 def test_the_seed_fixes_what_is_sampled(tiny_teacher_path):
     common = ["generate", "--model", tiny_teacher_path, "-p", "hello", "-m", "24", "--temp", "1.5", "--json"]
     texts = [json.loads(done(*common, "--seed", seed).stdout)["text"] for seed in (1, 1, 2)]
