@@ -9,6 +9,11 @@ from typing import Any
 import typer
 
 from daari_mlx import options, options_draft, options_replay, report
+from daari_mlx.errors import DaariError
+
+OF_A_RUN = ("adapter_path", "trust_remote_code", "num_draft_tokens", "json_schema", "seed")
+OF_ROWS = ("number", "max_tokens", "split", "skip_bad_rows", "chat_template_config")
+OF_FIGURES = ("graph", "draft_model", "drafter", "num_draft_tokens", "json_schema", "allow_overlap", "seed", "out")
 
 
 def bench(
@@ -40,12 +45,20 @@ def bench(
     if replay is not None:
         if graph is None or model or data or draft_model or save_streams:
             raise typer.BadParameter("--replay takes --graph, and neither a model nor data", ctx=ctx)
+        options.refuse_unused(ctx, (*OF_A_RUN, *OF_ROWS, "stream_layer"), "has no meaning in a --replay: leave it out")
         _replay(replay, graph, drafter or "all", device, allow_overlap, out, as_json)
         return
     if model is None or data is None:
         raise typer.BadParameter("give --model and --data, or --replay STREAMS", ctx=ctx)
     if drafter not in (None, "graph", "model", "lookup", "none"):
         raise typer.BadParameter(f"--drafter {drafter} drafts in a --replay only", ctx=ctx)
+    options.refuse_unused(ctx, ("device",), "goes with --replay: leave it out")
+    if save_streams is None:
+        options.refuse_unused(ctx, ("stream_layer",), "goes with --save-streams: leave it out")
+    else:
+        options.refuse_unused(ctx, (*OF_FIGURES, "as_json"), "has no meaning with --save-streams: leave it out")
+        if Path(save_streams).is_dir():
+            raise DaariError(f"{save_streams} is a folder: name a file for --save-streams.")
     from daari_mlx import prompts
     from daari_mlx.artifact import load_graph
     from daari_mlx.bench import run_bench

@@ -68,6 +68,26 @@ def test_what_cannot_be_replayed_is_refused(compiled: Any, streams: Path, tmp_pa
     assert failed("bench", "--model", "m", "--data", "d", "--drafter", "oracle", code=2).startswith("Usage: ")
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["--num-draft-tokens 4", "--seed 1", "--json-schema {}", "-n 2", "-m 9", "--split test", "--stream-layer 0"],
+)
+def test_an_option_that_a_replay_does_not_use_is_refused(compiled: Any, streams: Path, option: str) -> None:
+    said = failed("bench", "--replay", streams, "--graph", compiled.path, *option.split(" "), code=2)
+    assert "has no meaning in a --replay" in said
+
+
+def test_an_option_that_goes_with_another_is_refused(compiled: Any, tiny_teacher_path: Path, tmp_path: Path) -> None:
+    common = ("bench", "--model", tiny_teacher_path, "--data", "absent.jsonl")
+    measured = (*common, "--graph", compiled.path)
+    assert "goes with --replay" in failed(*measured, "--device", "linear", code=2)
+    assert "goes with --save-streams" in failed(*measured, "--stream-layer", "0", code=2)
+    for option in ("--seed 1", "--json-schema {}", "--out o", "--json", "--num-draft-tokens 4", "--drafter lookup"):
+        said = failed(*common, "--save-streams", tmp_path / "s", *option.split(" "), code=2)
+        assert "has no meaning with --save-streams" in said
+    assert "is a folder" in failed(*common, "--save-streams", tmp_path)
+
+
 def test_another_teacher_and_known_prompts_are_refused(compiled: Any, streams: Path) -> None:
     found, curves = load_streams(streams), [CURVES["linear"]]
     other = replace(found, teacher={**found.teacher, "weights": "other"})
