@@ -6,6 +6,7 @@ are part of, the more the rarer they are.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -168,5 +169,7 @@ def _regress(features: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[F
         return np.zeros(features.shape[1], np.float32), MAX_ODDS if right.any() else -MAX_ODDS
     from sklearn.linear_model import LogisticRegression
 
-    fitted = LogisticRegression(solver="newton-cholesky", max_iter=100).fit(features, right)
+    with warnings.catch_warnings():  # where all answers are alike columns are too: scikit-learn tells, and takes L-BFGS
+        warnings.simplefilter("ignore")
+        fitted = LogisticRegression(solver="newton-cholesky", max_iter=100).fit(features, right)
     return fitted.coef_[0].astype(np.float32), float(np.float32(fitted.intercept_[0]))  # as a file brings it back
