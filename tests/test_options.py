@@ -15,7 +15,7 @@ from graphs import Compiled, Scripted
 from mlx_lm.models.cache import load_prompt_cache, make_prompt_cache, save_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from zoo import CONFIGS, Oracle, build
+from zoo import CONFIGS, VOCABULARY, Oracle, build
 
 from daari_mlx import SpecEngine, generate, stream_generate
 from daari_mlx.errors import DaariError
@@ -89,21 +89,20 @@ def test_penalties_and_bias_equal_plain(tokenizer: Any, name: str, processors: s
     assert found[-1].statistics.accepted > 10
 
 
+# MLX writes at special tokens without a look at the width: one past the vocabulary damages memory anywhere
 SAMPLERS: dict[str, dict[str, Any]] = {
     "temperature": {"temp": 0.8},
     "top-p": {"temp": 1.0, "top_p": 0.9},
     "top-k": {"temp": 0.7, "top_k": 20},
     "min-p": {"temp": 1.0, "min_p": 0.05, "min_tokens_to_keep": 3},
-    "XTC": {"temp": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.05, "xtc_special_tokens": [3, 639]},
+    "XTC": {"temp": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.05, "xtc_special_tokens": [3, VOCABULARY - 1]},
     "all": {"temp": 1.2, "top_p": 0.95, "top_k": 40, "min_p": 0.01, "xtc_probability": 0.3, "xtc_threshold": 0.1},
 }
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3_text", "lfm2"])
 @pytest.mark.parametrize("sampling", sorted(SAMPLERS))
-def test_seeded_sampling_equals_plain_and_leaves_the_same_random_state(
-    tokenizer: Any, name: str, sampling: str
-) -> None:
+def test_seeded_sampling_equals_plain(tokenizer: Any, name: str, sampling: str) -> None:
     model = build(name)
     mx.random.seed(11)
     expected = plain(model, tokenizer, sampler=make_sampler(**SAMPLERS[sampling]))
