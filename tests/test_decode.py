@@ -56,6 +56,28 @@ class Splits:
         return Draft(right + wrong, [0.5] * (len(right) + len(wrong)))
 
 
+class Named:
+    """Drafts the truth, and says of every token another source: the place where it stands."""
+
+    layer = None
+
+    def __init__(self, truth: list[int]) -> None:
+        self.truth = truth
+
+    def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
+        start = len(context.tokens)
+        tokens = self.truth[start : start + min(5, limit)]
+        return Draft(tokens, [0.5] * len(tokens), [str(start + k) for k in range(len(tokens))])
+
+
+def test_each_token_says_the_source_that_drafted_it(compiled: Compiled, unseen: list[list[int]]) -> None:
+    model, tokenizer = compiled.teacher.model, compiled.teacher.tokenizer
+    truth = unseen[0] + [r.token for r in mlx_lm.stream_generate(model, tokenizer, unseen[0], max_tokens=40)]
+    found = list(stream_generate(model, tokenizer, unseen[0], max_tokens=40, drafter=Named(truth)))
+    drafted = [(str(len(unseen[0]) + k), r.source) for k, r in enumerate(found) if r.from_draft]
+    assert len(drafted) > 10 and all(place == source for place, source in drafted)
+
+
 # --- the same answers
 
 
