@@ -183,9 +183,9 @@ def stream_answer(responses: Iterable[GenerationResponse], *, verbose: bool, jso
     text, last = "", None
     tokens: list[tuple[int, str]] = []
     stream = verbose and not json_too
-    if stream:
-        print(RULE)
     for last in responses:
+        if stream and not tokens:  # not before there is an answer: what is refused leaves stdout empty
+            print(RULE)
         text += last.text
         tokens.append((last.token, last.source or TEACHER))
         if stream:
