@@ -279,3 +279,18 @@ def test_a_response_has_all_that_plains_has(compiled: Compiled) -> None:
     assert isinstance(last, mlx_lm.generate.__globals__["GenerationResponse"]) and isinstance(last, GenerationResponse)
     assert last.prompt_tps > 0 and last.generation_tps > 0 and last.peak_memory > 0
     assert last.logprobs.shape == (640,) and fingerprint(compiled.teacher.model, compiled.teacher.tokenizer)
+
+
+def test_special_and_thinking_tokens_are_told_as_plain_tells_them(compiled: Compiled) -> None:
+    """At every place in a draft: the text, the token and the end are plain's."""
+    tokenizer = compiled.teacher.tokenizer
+    ends = set(tokenizer.eos_token_ids)
+    special = [t for t in {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()} if t not in ends]
+    assert special, "the tiny teacher's tokenizer has some"
+    answer = [40, *special, 41, 42, *reversed(special), 43]
+    truth = PROMPT + answer
+    model = Scripted(truth)
+    plain = told(mlx_lm.stream_generate(model, tokenizer, PROMPT, max_tokens=len(answer)))
+    for lengths in ([1] * 30, [3, 2] * 9, [len(answer)]):
+        drafter = Splits(truth, list(lengths))
+        assert told(stream_generate(model, tokenizer, PROMPT, len(answer), drafter=drafter)) == plain
