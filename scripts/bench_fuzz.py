@@ -120,7 +120,7 @@ def run_case(number: int, seed: int, sound: list[Files], folder: Path) -> Outcom
     chance = random.Random(seed * 1_000_003 + number)
     damage, files = mutate(chance.choice(sound), chance)
     size = write(files, folder)
-    before = tracemalloc.get_traced_memory()[0] + mx.get_active_memory()
+    before, held = tracemalloc.get_traced_memory()[0], mx.get_active_memory()
     tracemalloc.reset_peak()
     mx.reset_peak_memory()
     start = perf_counter()
@@ -129,7 +129,8 @@ def run_case(number: int, seed: int, sound: list[Files], folder: Path) -> Outcom
     except (Exception, RecursionError) as error:
         end = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     seconds = perf_counter() - start
-    peak = tracemalloc.get_traced_memory()[1] + mx.get_peak_memory() - before
+    peak = tracemalloc.get_traced_memory()[1] - before
+    peak += max(mx.get_peak_memory() - held, 0)  # a peak that was reset is 0 until something is allocated
     return Outcome(damage, end, size, peak, seconds)
 
 
