@@ -24,15 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from daari_mlx.artifact import save_graph, versions
+from daari_mlx.artifact import save_graph
 from daari_mlx.batches import Reader, choose
-from daari_mlx.blas import status
+from daari_mlx.bench import environment
 from daari_mlx.compiler import compile_graph, peak_mb
 from daari_mlx.data import read_sequences
 from daari_mlx.extract import PART
 from daari_mlx.files import save_arrays, write_json
 from daari_mlx.nodes import fit_projection
-from daari_mlx.probe import chip
 from daari_mlx.shards import cut, read, reduce
 from daari_mlx.teacher import Teacher, load_teacher
 from daari_mlx.workdir import Plan, Workdir
@@ -210,15 +209,7 @@ def main() -> None:
     two.add_argument("--states", type=int, default=1_000_000)
     two.set_defaults(run=memory)
     args = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    record = {
-        **args.run(args),
-        "command": " ".join(["python", *sys.argv]),
-        "commit": commit,
-        "device": chip(),
-        "blas": status().name,
-        "versions": versions(),
-    }
+    record = {**args.run(args), "command": " ".join(["python", *sys.argv]), **environment()}
     print(json.dumps(record))
 
 

@@ -17,19 +17,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
-from daari_mlx.artifact import versions
-from daari_mlx.blas import status
+from daari_mlx.bench import environment
 from daari_mlx.data import Sequence, read_prompts
 from daari_mlx.depth import droppable_units, without_layers
 from daari_mlx.identity import bound_of, compare, stream_plain
 from daari_mlx.length import Cost
-from daari_mlx.probe import chip
 from daari_mlx.progress import bar
 from daari_mlx.records import FAILED
 from daari_mlx.speculative import SpeculativeModel
@@ -234,15 +231,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=6, help="training prompts that layers are chosen on (default: 6)")
     parser.add_argument("--train-tokens", type=int, default=48, help="tokens of an answer to those (default: 48)")
     args = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    record = {
-        **measure(args),
-        "command": " ".join(["python", *sys.argv]),
-        "commit": commit,
-        "device": chip(),
-        "blas": status().name,
-        "versions": versions(),
-    }
+    record = {**measure(args), "command": " ".join(["python", *sys.argv]), **environment()}
     print(json.dumps(record))
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp
 
 import numpy as np
 
-from daari_mlx.arbiter import BUCKETS, FLOOR, LAST_STEP, Arbiter, Proposal
+from daari_mlx.arbiter import Arbiter, Voice
 from daari_mlx.arrays import to_arrays
 from daari_mlx.build import count_graph
 from daari_mlx.calibrate import fit, gather
+from daari_mlx.cells import STEPS
 from daari_mlx.compiler import auto_nodes, cluster_states
 from daari_mlx.corpus import Corpus
 from daari_mlx.graph import Graph
 from daari_mlx.nodes import Nodes, fit_projection
-from daari_mlx.source import NAMES, Moment, Source
+from daari_mlx.source import NAMES, Source
 from daari_mlx.sources import Sources
 from daari_mlx.streams import Stream
 
@@ -90,38 +90,15 @@ def graph_bytes(graph: Graph) -> int:
 class Loudest(Arbiter):
     """Takes the source with the highest counted chance at its word, instead of a regression over all of them."""
 
-    def propose(
-        self,
-        heard: Sequence[Source],
-        moment: Moment,
-        limit: int,
-        ends: Collection[int] = (),
-        *,
-        floor: float = FLOOR,
-    ) -> Proposal:
-        """See :meth:`daari_mlx.arbiter.Arbiter.propose`."""
-        found = Proposal([], [], [])
-        path = 1.0
-        while len(found.tokens) < limit and path > floor:
-            step = BUCKETS[min(len(found.tokens), LAST_STEP)]
-            voices = [
-                (float(odds[source.cell, step]), source.name, source.token)
-                for source, odds in zip(heard, self.odds, strict=True)
-                if source.token >= 0
-            ]
-            if not voices:
-                break
-            loudest, name, token = max(voices)
-            found.tokens.append(token)
-            found.probabilities.append(1 / (1 + exp(-loudest)))
-            found.sources.append(name)
-            path *= found.probabilities[-1]
-            if token in ends:
-                break
-            moment.said += chr(token)
-            for source in heard:
-                source.push(token, moment)
-        return found
+    @cached_property
+    def voices(self) -> list[list[Voice]]:
+        """The counted odds alone."""
+        return [[(odds[:, step].tolist(), []) for odds in self.odds] for step in range(STEPS)]
+
+    def _choose(self, pairs: list[tuple[Source, Voice]]) -> tuple[int, float, str]:
+        heard = [(own[source.cell], source.name, source.token) for source, (own, _) in pairs if source.token >= 0]
+        odds, name, token = max(heard, default=(0.0, "", -1))
+        return token, odds, name
 
 
 def loudest(graph: Graph) -> Graph:
