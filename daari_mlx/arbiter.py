@@ -15,13 +15,13 @@ from math import exp
 
 import numpy as np
 
-from daari_mlx.cells import COUNTS, DEPTH, SHARES, STEP_OF, STEPS
+from daari_mlx.cells import COUNTS, SHARES, STEP_OF, STEPS
 from daari_mlx.nodes import FloatArray
 from daari_mlx.source import Moment, Source
 
 OWN, OWN_ANYHOW, OTHER, OTHER_ANYHOW = range(4)  # columns of the weights
 FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
-BUCKETS = STEP_OF + [STEPS - 1] * (1024 - DEPTH)  # of steps since the anchor
+BUCKETS = STEP_OF  # of steps since the anchor; later steps share the last
 LAST_STEP = len(BUCKETS) - 1
 MAX_ODDS = 12.0  # log-odds beyond which a probability no longer grows: it never is 0 or 1
 _LIMITS = (1 / (1 + exp(MAX_ODDS)), 1 / (1 + exp(-MAX_ODDS)))

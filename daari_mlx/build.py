@@ -73,6 +73,6 @@ def count_graph(
         step_key=step_key,
         step_node=step_node,
         habits=habits,
-        text=build_text(kept),
+        text=build_text(text),
         paths=build_paths(kept, text, places, vocab_size),
     )

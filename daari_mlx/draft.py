@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from daari_mlx.arbiter import FLOOR
 from daari_mlx.graph import Graph
 from daari_mlx.length import MAX_DRAFT, Cost, Trust, best_length
 from daari_mlx.nodes import FloatArray
@@ -126,11 +127,12 @@ class GraphDrafter:
         anchor = self.graph.nodes.anchor(context.state)
         moment = self.sources.start(context.tokens, anchor)
         arbiter, heard = self.graph.arbiter, self.sources.all
-        if self.num_draft_tokens is not None:
-            proposal = arbiter.propose(heard, moment, min(limit, self.num_draft_tokens), self.ends, floor=0.0)
-            return Draft(proposal.tokens, proposal.probabilities, proposal.sources, anchor)
-        proposal = arbiter.propose(heard, moment, min(limit, MAX_DRAFT), self.ends)
+        asked = self.num_draft_tokens
+        most, floor = (MAX_DRAFT, FLOOR) if asked is None else (asked, 0.0)
+        proposal = arbiter.propose(heard, moment, min(limit, most), self.ends, floor=floor)
         draft = Draft(proposal.tokens, proposal.probabilities, proposal.sources, anchor)
+        if asked is not None:
+            return draft
         assert self.cost is not None
         cost = self.cost.at(len(context.tokens))
         length = best_length(self._trust.believed(draft.probabilities), cost, pending)

@@ -63,9 +63,8 @@ def count_steps(
     return every, target
 
 
-def build_text(corpus: Corpus) -> Text:
-    """The answers as text; see :class:`daari_mlx.text.Text`."""
-    tokens, _ = corpus.text()
+def build_text(tokens: IntArray) -> Text:
+    """The tokens of :meth:`Corpus.text`, with every position sorted; see :class:`daari_mlx.text.Text`."""
     followed = np.flatnonzero((tokens[:-1] != BREAK) & (tokens[1:] != BREAK))
     # the order of strings: a break is the last of all characters, and the text's beginning comes before any
     rank = np.where(tokens == BREAK, np.iinfo(np.int32).max, tokens)

@@ -105,7 +105,7 @@ def test_a_corpus_of_empty_sequences_has_empty_tables() -> None:
     corpus = corpus_of([Said([1], [], []), Said([], [], [])])
     text, places = corpus.text()
     assert text.tolist() == [BREAK, BREAK] and len(places) == 0
-    assert len(build_text(corpus).order) == 0
+    assert len(build_text(text).order) == 0
     assert len(build_paths(corpus, text, places, VOCABULARY).key) == 0
     assert len(count_steps(corpus, NODES, VOCABULARY)[0]) == 0
     assert corpus.take([]).tokens.tolist() == [] and len(corpus.take([])) == 0

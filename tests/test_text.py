@@ -37,7 +37,7 @@ def texts_and_contexts(draw: st.DrawFn) -> tuple[list[list[int]], list[int]]:
 
 
 def text_of(sequences: list[list[int]]) -> Text:
-    return build_text(corpus_of([Said([], s, [0] * len(s)) for s in sequences]))
+    return build_text(corpus_of([Said([], s, [0] * len(s)) for s in sequences]).text()[0])
 
 
 def naive_matches(tokens: list[int], context: list[int]) -> tuple[list[int], int]:
