@@ -3,7 +3,8 @@
     python scripts/bench_tier.py --model M [--adapter-path A] --data FOLDER [-n 24] >> results/tier.jsonl
 
 The verifier is the teacher in 8 bits. Its drafters: itself; the teacher in 4 bits; that with some layers left out, as
-``daari-mlx tier`` chooses them on the training rows; and, for what bounds acceptance, other bits. Two measurements:
+``daari-mlx tier --drop-layers auto`` chooses them on the training rows; and, for what bounds acceptance, other bits and
+groups, and 4-bit drafts that end where the drafter itself is unsure. Two measurements:
 
 * replayed: one forward over the verifier's own answer tells at which tokens a drafter agrees, and so what greedy blocks
   get accepted, exactly;
@@ -23,20 +24,21 @@ from statistics import mean
 from typing import Any
 
 from daari_mlx.bench import environment
+from daari_mlx.curves import CURVES
 from daari_mlx.data import Sequence, read_prompts
 from daari_mlx.depth import droppable_units, without_layers
 from daari_mlx.identity import bound_of, compare, stream_plain
-from daari_mlx.length import Cost
 from daari_mlx.progress import bar
 from daari_mlx.records import FAILED
 from daari_mlx.speculative import SpeculativeModel
 from daari_mlx.teacher import Teacher, load_teacher
 from daari_mlx.tier import agreement, dequantised, fuse, quantised, read_config, weight_bytes
-from daari_mlx.tier_choice import Measured, ladder
+from daari_mlx.tier_choice import Measured, Tier, fastest, ladder
 
 GROUP = 64
-OTHER_BITS = (3, 5, 6)
+LADDER = ((3, 64), (4, 32), (5, 64), (5, 32), (6, 64), (6, 32), (8, 32))  # bits and group of drafters for comparison
 SURE = 0.9  # a verifier's own probability for its token from which it is called sure
+CUTS = (0.5, 0.7, 0.8, 0.9)  # a drafter's own probability below which its draft ends
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,21 @@ class Counts:
         }
 
 
-def replayed(agrees: list[bool], block: int, budget: int) -> Counts:
+def replayed(agrees: list[bool], block: int, budget: int, goes_on: list[bool] | None = None) -> Counts:
     """What blocks get accepted of a drafter that agrees at these tokens.
 
     Args:
         agrees: one flag for each token of the answer.
         block: draft tokens a pass.
         budget: tokens that the answer may have; drafts shrink towards its end.
+        goes_on: where the drafter is sure enough to draft its token at all; None for everywhere. What it drafts behind
+            a wrong token is taken to be as long as if that had been right.
     """
     place, counts = 0, Counts()
     while place < len(agrees):
         room, run = min(block, budget - place - 1), 0
+        if goes_on is not None:
+            room = next((k for k in range(room) if not all(goes_on[place + k : place + k + 1])), room)
         while run < room and place + run < len(agrees) and agrees[place + run]:
             run += 1
         ended = place + run == len(agrees)  # with the end drafted too: nothing is drafted behind it
@@ -96,9 +102,9 @@ class Bench:
         self.prompts = [p for p in found if len(p.tokens) <= args.max_prompt][: args.n]
         self.answers = self.answered(self.prompts, "plain answers", args.max_tokens)
 
-    def tier(self, bits: int, dropped: tuple[int, ...] = ()) -> Teacher:
+    def tier(self, bits: int, dropped: tuple[int, ...] = (), group: int = GROUP) -> Teacher:
         """The teacher in some bits, unpacked, without some layers."""
-        model, config = quantised(self.teacher.model, self.config, bits, GROUP)
+        model, config = quantised(self.teacher.model, self.config, bits, group)
         model, config = without_layers(model, config, dropped)
         return Teacher(
             dequantised(model, config, self.float32)[0], self.teacher.tokenizer, f"{bits} bits, {len(dropped)} dropped"
@@ -142,14 +148,15 @@ class Bench:
             "full_passes": full,
         }
 
-    def rungs(self) -> list[dict[str, Any]]:
-        """Tiers in 4 bits with ever fewer layers, chosen on the verifier's answers to training rows."""
+    def rungs(self) -> tuple[list[Tier], Tier]:
+        """Tiers in 4 bits with ever fewer layers, chosen on the verifier's answers to training rows; the fastest."""
         rows = read_prompts(self.args.data, self.teacher.tokenizer, split="train").items
         rows = [p for p in rows if len(p.tokens) <= self.args.max_prompt][: self.args.train]
         answers = self.answered(rows, "training answers", self.args.train_tokens)
         packed, config = quantised(self.teacher.model, self.config, 4, GROUP)
         model, unpacked = dequantised(packed, config, self.float32)
         full = weight_bytes(quantised(self.teacher.model, self.config, 8, GROUP)[0])
+        cost = CURVES[self.args.curve].cost
         with bar(desc="leaving layers out", unit="tier") as progress:
 
             def measure(dropped: tuple[int, ...]) -> Measured:
@@ -159,21 +166,23 @@ class Bench:
             def weigh(dropped: tuple[int, ...]) -> float:
                 return weight_bytes(without_layers(packed, config, dropped)[0]) / full
 
-            tiers = ladder(droppable_units(model, unpacked), measure, weigh, Cost((1, 32), (1.0, 1.0)), self.args.drop)
-        return [
-            {
-                "dropped": list(tier.dropped),
-                "weights": tier.weights,
-                "agreement": tier.measured.agreement,
-                "replayed": sum(
-                    (replayed(a, self.args.block, 10**6) for a in tier.measured.agrees), Counts()
-                ).as_dict(),
-            }
-            for tier in tiers
-        ]
+            tiers = ladder(droppable_units(model, unpacked), measure, weigh, cost, None)
+        return tiers, fastest(tiers)
+
+    def rung(self, tier: Tier) -> dict[str, Any]:
+        """Agreement against cost, as ``tier.json`` tells it."""
+        counts = sum((replayed(a, self.args.block, 10**6) for a in tier.measured.agrees), Counts())
+        return {
+            "dropped": list(tier.dropped),
+            "weights": tier.weights,
+            "agreement": tier.measured.agreement,
+            "replayed": counts.as_dict(),
+            "block": tier.block,
+            "speed": tier.speed,
+        }
 
     def bounds(self, drafter: Teacher) -> dict[str, Any]:
-        """Where a drafter disagrees: how sure the verifier itself was of those tokens."""
+        """Where a drafter disagrees: how sure the verifier was there; and what the drafter's own doubts are worth."""
         own, found = agreement(self.verifier.model, self.answers), agreement(drafter.model, self.answers)
         pairs = [
             (promise, agrees)
@@ -182,7 +191,18 @@ class Bench:
         ]
         sure = [agrees for promise, agrees in pairs if promise >= SURE]
         unsure = [agrees for promise, agrees in pairs if promise < SURE]
+        cut = {
+            str(least): sum(
+                (
+                    replayed(flags, self.args.block, self.args.max_tokens, [p >= least for p in promises])
+                    for flags, promises in zip(found.agrees, found.promises, strict=True)
+                ),
+                Counts(),
+            ).as_dict()
+            for least in CUTS
+        }
         return {
+            "drafts_end_where_it_is_less_sure_than": cut,
             "sure_from": SURE,
             "share_of_tokens_unsure": len(unsure) / len(pairs),
             "agreement_where_sure": mean(sure) if sure else None,
@@ -194,8 +214,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """The record of one data set."""
     bench = Bench(args)
     four = bench.tier(4)
-    rungs = bench.rungs()
-    dropped = tuple(rungs[-1]["dropped"])
+    tiers, chosen = bench.rungs()
+    dropped = chosen.dropped or tiers[1].dropped  # where auto keeps all layers, what the cheapest one to lose costs
     return {
         "measurement": "tier",
         "data": args.data,
@@ -209,9 +229,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             "itself": bench.arm(bench.verifier, args.run),
             "4 bits": {**bench.arm(four, args.run), "bounds": bench.bounds(four)},
             f"4 bits without {len(dropped)} layers": bench.arm(bench.tier(4, dropped), args.run),
-            **{f"{bits} bits": bench.arm(bench.tier(bits), 0) for bits in OTHER_BITS},
+            **{f"{b} bits, groups of {group}": bench.arm(bench.tier(b, group=group), 0) for b, group in LADDER},
         },
-        "rungs": rungs,
+        "rungs": [bench.rung(tier) for tier in tiers],
+        "auto_drops": list(chosen.dropped),
+        "curve": args.curve,
         "training_prompts": args.train,
     }
 
@@ -227,7 +249,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--max-prompt", type=int, default=400, help="longer prompts are left out (default: 400 tokens)")
     parser.add_argument("--block", type=int, default=8)
-    parser.add_argument("--drop", type=int, default=3, help="layers left out (default: 3)")
+    parser.add_argument("--curve", default="m3-max-4bit", choices=CURVES, help="T(m) that layers are chosen for")
     parser.add_argument("--train", type=int, default=6, help="training prompts that layers are chosen on (default: 6)")
     parser.add_argument("--train-tokens", type=int, default=48, help="tokens of an answer to those (default: 48)")
     args = parser.parse_args()
