@@ -13,7 +13,6 @@ from daari_mlx.graph import Graph
 from daari_mlx.nodes import Nodes, Projection
 from daari_mlx.paths import Paths
 from daari_mlx.source import NAMES, cells
-from daari_mlx.text import Text
 
 DTYPES: dict[str, type] = {  # of every array in the file, as in memory
     "projection.mean": np.float32,
@@ -26,9 +25,7 @@ DTYPES: dict[str, type] = {  # of every array in the file, as in memory
     "edges.probability": np.float32,
     "steps.key": np.int64,
     "steps.node": np.int32,
-    "text.tokens": np.int32,
-    "text.order": np.int32,
-    "text.kinds": np.uint8,
+    "text": np.int32,
     "paths.key": np.int64,
     "paths.place": np.int32,
     "paths.kinds": np.uint8,
@@ -52,9 +49,7 @@ def to_arrays(graph: Graph) -> dict[str, np.ndarray]:
         "edges.probability": graph.edge_probability,
         "steps.key": graph.step_key,
         "steps.node": graph.step_node,
-        "text.tokens": graph.text.tokens,
-        "text.order": graph.text.order,
-        "text.kinds": graph.text.kinds,
+        "text": graph.text,
         "paths.key": graph.paths.key,
         "paths.place": graph.paths.place,
         "paths.kinds": graph.paths.kinds,
@@ -85,7 +80,7 @@ def from_arrays(arrays: dict[str, np.ndarray], config: dict[str, Any]) -> Graph:
         step_key=arrays["steps.key"],
         step_node=arrays["steps.node"],
         habits=arrays["nodes.habits"],
-        text=Text(arrays["text.tokens"], arrays["text.order"], arrays["text.kinds"]),
+        text=arrays["text"],
         paths=Paths(arrays["paths.key"], arrays["paths.place"], arrays["paths.kinds"]),
         arbiter=_arbiter(arrays, config.get("sources")),
         teacher=config["teacher"],

@@ -24,7 +24,7 @@ from daari_mlx.files import load_arrays, read_json, save_arrays, whole, write_js
 from daari_mlx.fingerprint import describe, differences, fingerprint
 from daari_mlx.graph import Graph
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
 MAX_JSON = MAX_HEADER = 64 << 10  # bytes, far more than is needed: JSON can take 25 times its size in memory
 _TYPES = {"float32": "F32", "int32": "I32", "int64": "I64", "uint64": "U64", "uint8": "U8"}  # safetensors' names

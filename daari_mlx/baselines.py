@@ -45,7 +45,7 @@ def hearing(graph: Graph, name: str) -> Graph:
 def answers_of(graph: Graph) -> list[list[int]]:
     """The corpus's answers, each behind its prompt's last token."""
     answers: list[list[int]] = [[]]
-    for token in graph.text.tokens.tolist():
+    for token in graph.text.tolist():
         if token == BREAK:
             answers.append([])
         else:

@@ -16,7 +16,7 @@ from daari_mlx.paths import REACH
 
 MAX_BYTES = 9_000_000
 OVERHEAD = 100_000  # bytes besides the arrays that grow: the arbiter, headers, the card, the stats
-STEP_BYTES, PROMPT_BYTES, WORD_BYTES, PATH_BYTES = 12, 8, 9, 12 + REACH
+STEP_BYTES, PROMPT_BYTES, WORD_BYTES, PATH_BYTES = 12, 8, 4, 12 + REACH
 STEPS_SHARE = 0.4  # of what nodes leave, at the most
 
 

@@ -12,7 +12,7 @@ from daari_mlx.graph import Graph
 from daari_mlx.nodes import Nodes
 from daari_mlx.source import NAMES
 from daari_mlx.sources import Sources
-from daari_mlx.tables import build_paths, build_text, count_edges, count_habits, count_steps
+from daari_mlx.tables import build_paths, count_edges, count_habits, count_steps
 
 
 def build_graph(
@@ -73,6 +73,6 @@ def count_graph(
         step_key=step_key,
         step_node=step_node,
         habits=habits,
-        text=build_text(text),
+        text=text,
         paths=build_paths(kept, text, places, vocab_size),
     )

@@ -15,7 +15,7 @@ from daari_mlx.errors import DaariError
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
 from daari_mlx.paths import END, REACH, Paths, no_paths
 from daari_mlx.source import NAMES, NO_NODE, cells
-from daari_mlx.text import BREAK, MAX_TOKEN, Text, no_text
+from daari_mlx.text import BREAK, MAX_TOKEN
 
 MAX_EDGES = 32  # outgoing edges kept a node
 MAX_WEIGHT = 1e6  # of the arbiter: no sum of products of such numbers overflows
@@ -40,7 +40,7 @@ class Graph:
         step_node: ``(S,)`` int32, the node each step leads to.
         habits: ``(N,)`` uint8, how far copying can be trusted where each node stands, see
             :func:`daari_mlx.cells.habit`.
-        text: the answers themselves.
+        text: ``(C,)`` int32, the answers themselves, each behind its prompt's last token and with ``BREAK`` after it.
         paths: how the teacher went on from each node.
         arbiter: how far each source can be trusted.
         teacher: the fingerprint of the teacher it was compiled from.
@@ -57,7 +57,7 @@ class Graph:
     step_key: NDArray[np.int64]
     step_node: IntArray
     habits: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
-    text: Text = field(default_factory=no_text)
+    text: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
     paths: Paths = field(default_factory=no_paths)
     arbiter: Arbiter = field(default_factory=counted)
     teacher: dict[str, Any] = field(default_factory=dict)
@@ -163,16 +163,11 @@ class Graph:
 
     def _check_text(self) -> None:
         """The same for what sources besides the walk read."""
-        tokens, order, kinds = self.text.tokens, self.text.order, self.text.kinds
-        require(tokens.ndim == 1 and order.ndim == 1, "an array has other dimensions")
-        expect("text.tokens", tokens, np.int32, (len(tokens),))
-        expect("text.order", order, np.int32, (len(order),))
-        expect("text.kinds", kinds, np.uint8, (len(tokens),))
-        require(in_range(tokens, BREAK, min(self.vocab_size, MAX_TOKEN)), "text.tokens holds an id that is none")
+        tokens = self.text
+        require(tokens.ndim == 1, "an array has other dimensions")
+        expect("text", tokens, np.int32, (len(tokens),))
+        require(in_range(tokens, BREAK, min(self.vocab_size, MAX_TOKEN)), "text holds an id that is none")
         require(len(tokens) == 0 or tokens[-1] == BREAK, "the text does not end its last sequence")
-        require(in_range(order, 0, len(tokens) - 1), "text.order points outside the text")
-        require(bool((tokens[order] != BREAK).all()), "text.order points at the end of a sequence")
-        require(in_range(kinds, 0, KINDS), "text.kinds holds a kind that is none")
         expect("nodes.habits", self.habits, np.uint8, (self.size,) if self.habits.size else (0,))
         require(in_range(self.habits, 0, HABITS), "nodes.habits holds a habit that is none")
         key, place, steps = self.paths.key, self.paths.place, self.paths.kinds

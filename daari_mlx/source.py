@@ -11,16 +11,15 @@ from typing import Protocol
 
 from daari_mlx.cells import COUNTS, HABITS, LENGTHS, SHARES
 
-NAMES = ("path", "edge", "suffix", "copy", "session")
+NAMES = ("path", "edge", "copy", "session")
 SHAPES: dict[str, tuple[int, ...]] = {  # how the cells of each are made up, the most telling bucket first
     "path": (SHARES, COUNTS),
     "edge": (SHARES, COUNTS),
-    "suffix": (LENGTHS, SHARES, COUNTS),
     "copy": (HABITS, LENGTHS),
     "session": (LENGTHS,),
 }
 NO_NODE = -1
-LOOK_BACK = 32  # characters that sources look back on
+LOOK_BACK = 16  # characters that sources look back on
 SILENT = -1  # the token of a source that has nothing to say
 
 

@@ -1,4 +1,4 @@
-"""Stage 6, the sources of a draft: walk, anchored paths, the corpus's text, this text, earlier texts.
+"""Stage 6, the sources of a draft: walk, anchored paths, this text, earlier texts.
 
 All of it is look-ups in lists and strings.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daari_mlx.cells import KINDS, LENGTH_OF, LENGTHS
+from daari_mlx.cells import LENGTH_OF, LENGTHS
 from daari_mlx.graph import Graph
+from daari_mlx.nodes import IntArray
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.recall import Recall
 from daari_mlx.source import LOOK_BACK, NAMES, NO_NODE, SILENT, Moment, Source
-from daari_mlx.text import BREAK_CHARACTER, MAX_TOKEN, Text, as_text
+from daari_mlx.text import BREAK_CHARACTER, MAX_TOKEN, as_text
 
 PROMPT, SESSION = 65536, 16384  # tokens of this text, and of earlier ones, that are remembered
 LONGEST = len(LENGTH_OF) - 1
@@ -49,9 +50,9 @@ class Path:
 
     name = "path"
 
-    def __init__(self, paths: Paths, text: Text, vocab_size: int) -> None:
+    def __init__(self, paths: Paths, text: IntArray, vocab_size: int) -> None:
         self._find, self._places, self._steps = paths.find, paths.places, paths.steps
-        self._tokens = text.reading[0]
+        self._tokens = text.data  # single items without a copy, as fast as a list's
         self._vocab_size = vocab_size
         self.token, self.cell = SILENT, 0
         self._place, self._step, self._kinds = 0, 0, b""
@@ -77,38 +78,6 @@ class Path:
             self.token = SILENT
         else:
             self.token, self.cell = self._tokens[self._place + 1 + step], self._kinds[step]
-
-
-class Suffix:
-    """What followed the longest ending of this text anywhere in the corpus."""
-
-    name = "suffix"
-
-    def __init__(self, text: Text) -> None:
-        self._find = text.find
-        self._tokens, self._kinds = text.reading
-        self.token, self.cell = SILENT, 0
-        self._place, self._length = -1, 0
-
-    def start(self, moment: Moment) -> None:
-        self._place, self._length = self._find(moment.said)
-        self._look()
-
-    def push(self, token: int, moment: Moment) -> None:
-        if token == self.token:
-            self._place += 1
-            self._length += 1
-            self._look()
-            if self.token >= 0:
-                return
-        self.start(moment)
-
-    def _look(self) -> None:
-        place = self._place
-        self.token = token = self._tokens[place + 1] if place >= 0 else SILENT
-        if token >= 0:  # a break is below, as silence is
-            length = self._length
-            self.cell = LENGTH_OF[length if length < LONGEST else LONGEST] * KINDS + self._kinds[place]
 
 
 class Copy:
@@ -157,7 +126,6 @@ class Sources:
         made: dict[str, Source] = {
             "path": Path(graph.paths, graph.text, graph.vocab_size),
             "edge": Edge(graph),
-            "suffix": Suffix(graph.text),
             "copy": self._own,
             "session": self._earlier,
         }

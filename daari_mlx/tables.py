@@ -1,4 +1,4 @@
-"""Stage 5, from a labelled corpus to the tables of a graph: edges, steps, text, paths. Counting only."""
+"""Stage 5, from a labelled corpus to the tables of a graph: edges, steps, paths. Counting only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from daari_mlx.nodes import FloatArray, IntArray
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.recall import Recall
 from daari_mlx.source import LOOK_BACK
-from daari_mlx.text import BREAK, MAX_CONTEXT, Text, as_text
+from daari_mlx.text import BREAK, as_text
 
 LISTENED = 2000  # sequences whose copies are counted, at the most
-KNOWN_BY = 3  # tokens that tell what follows, where a place of the text is given its kind
 
 
 def count_edges(
@@ -61,34 +60,6 @@ def count_steps(
         kept = np.sort(np.lexsort((every, -seen))[:most])
         return every[kept], target[kept]
     return every, target
-
-
-def build_text(tokens: IntArray) -> Text:
-    """The tokens of :meth:`Corpus.text`, with every position sorted; see :class:`daari_mlx.text.Text`."""
-    followed = np.flatnonzero((tokens[:-1] != BREAK) & (tokens[1:] != BREAK))
-    # the order of strings: a break is the last of all characters, and the text's beginning comes before any
-    rank = np.where(tokens == BREAK, np.iinfo(np.int32).max, tokens)
-    keys = [np.where(followed >= back, rank[np.maximum(followed - back, 0)], -1) for back in range(MAX_CONTEXT)]
-    order = followed[np.lexsort([followed, *reversed(keys)])].astype(np.int32)
-    return Text(tokens, order, _kinds(tokens, followed))
-
-
-def _kinds(tokens: IntArray, followed: NDArray[np.int64]) -> NDArray[np.uint8]:
-    kinds = np.zeros(len(tokens), np.uint8)
-    if len(followed) == 0:
-        return kinds
-    known = np.zeros(len(followed), np.int64)
-    inside = np.ones(len(followed), bool)  # an earlier sequence tells nothing
-    for back in range(KNOWN_BY):
-        earlier = tokens[np.maximum(followed - back, 0)]
-        inside &= (followed >= back) & (earlier != BREAK)
-        token = np.where(inside, earlier, BREAK).astype(np.int64) + 1
-        _, known = np.unique(known * (int(tokens.max()) + 2) + token, return_inverse=True)
-    said = known * (int(tokens.max()) + 2) + tokens[followed + 1]
-    _, which, seen = np.unique(said, return_inverse=True, return_counts=True)
-    count = np.bincount(known)[known]
-    kinds[followed] = kind(seen[which] / count, count)
-    return kinds
 
 
 def build_paths(corpus: Corpus, text: IntArray, places: IntArray, vocab_size: int) -> Paths:

@@ -75,7 +75,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 def test_a_graph_of_all_sources_comes_back(tmp_path: Path) -> None:
     graph = full_graph(teacher=TEACHER)
-    assert len(graph.text.tokens) and len(graph.paths.key) and len(graph.arbiter.names) == len(NAMES)
+    assert len(graph.text) and len(graph.paths.key) and len(graph.arbiter.names) == len(NAMES)
     assert_same(graph, load_graph(save_graph(graph, tmp_path / "graph", COUNTED)))
 
 

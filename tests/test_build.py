@@ -32,7 +32,7 @@ from daari_mlx.errors import DaariError
 from daari_mlx.graph import Graph
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.source import NAMES, cells
-from daari_mlx.text import BREAK, MAX_TOKEN, Text
+from daari_mlx.text import BREAK, MAX_TOKEN
 
 
 def built(sequences: list[Said], **options: Any) -> Graph:
@@ -59,11 +59,11 @@ def test_a_small_corpus_is_drafted_from_by_its_walk(count: int) -> None:
     graph = built(full_sequences(count))
     graph.check()
     assert graph.arbiter.names == counted().names == ("edge",)
-    assert len(graph.text.tokens) == sum(len(s.tokens) + 1 for s in full_sequences(count))
+    assert len(graph.text) == sum(len(s.tokens) + 1 for s in full_sequences(count))
     draft_everywhere(graph)
 
 
-@pytest.mark.parametrize("names", [("edge",), ("copy", "suffix"), NAMES])
+@pytest.mark.parametrize("names", [("edge",), ("copy", "path"), NAMES])
 def test_only_named_sources_are_heard(names: tuple[str, ...]) -> None:
     graph = built(full_sequences(25), names=names)
     graph.check()
@@ -136,6 +136,12 @@ def changed(part: str, name: str, index: Any, value: Any) -> Graph:
     return damaged(part, **{name: array})
 
 
+def with_text(index: int, token: int) -> Graph:
+    text = full_graph().text.copy()
+    text[index] = token
+    return damaged(None, text=text)
+
+
 def with_odds(source: int, values: Any) -> Graph:
     odds = list(full_graph().arbiter.odds)
     odds[source] = values(odds[source].copy())
@@ -151,20 +157,13 @@ def with_value(value: float) -> Any:
 
 
 LONG = int(np.flatnonzero(full_graph().paths.kinds[:, 0] != END)[0])
-AT_BREAK = int(np.flatnonzero(full_graph().text.tokens == BREAK)[0])
-SIZE = len(full_graph().text.tokens)
+SIZE = len(full_graph().text)
 DAMAGES = {
-    "token of no vocabulary": lambda: changed("text", "tokens", 0, FULL_VOCABULARY),
-    "token below a break": lambda: changed("text", "tokens", 0, -2),
-    "no break at the end": lambda: changed("text", "tokens", -1, 5),
-    "text without its last break": lambda: damaged("text", tokens=full_graph().text.tokens[:-1]),
-    "order before the text": lambda: changed("text", "order", 0, -1),
-    "order at the text's end": lambda: changed("text", "order", 0, SIZE - 1),
-    "order beyond the text": lambda: changed("text", "order", 0, SIZE),
-    "order at a break": lambda: changed("text", "order", 0, AT_BREAK),
-    "kind that is none": lambda: changed("text", "kinds", 0, KINDS),
-    "the kind of an end": lambda: changed("text", "kinds", 0, END),
-    "fewer kinds": lambda: damaged("text", kinds=full_graph().text.kinds[:-1]),
+    "token of no vocabulary": lambda: with_text(0, FULL_VOCABULARY),
+    "token below a break": lambda: with_text(0, -2),
+    "no break at the end": lambda: with_text(-1, 5),
+    "text without its last break": lambda: damaged(None, text=full_graph().text[:-1]),
+    "text of another type": lambda: damaged(None, text=full_graph().text.astype(np.int64)),
     "habit that is none": lambda: damaged(None, habits=np.full(FULL_NODES, HABITS, np.uint8)),
     "fewer habits": lambda: damaged(None, habits=full_graph().habits[:-1]),
     "habits of another type": lambda: damaged(None, habits=full_graph().habits.astype(np.int32)),
@@ -187,7 +186,7 @@ DAMAGES = {
     "odds of another type": lambda: with_odds(3, lambda odds: odds.astype(np.float64)),
     "odds of fewer sources": lambda: damaged("arbiter", odds=full_graph().arbiter.odds[:-1]),
     "weight NaN": lambda: changed("arbiter", "weights", (0, 0), np.nan),
-    "weight infinite": lambda: changed("arbiter", "weights", (4, 3), -np.inf),
+    "weight infinite": lambda: changed("arbiter", "weights", (3, 3), -np.inf),
     "fewer weights": lambda: damaged("arbiter", weights=full_graph().arbiter.weights[:-1]),
     "bias NaN": lambda: damaged("arbiter", bias=float("nan")),
     "bias infinite": lambda: damaged("arbiter", bias=float("-inf")),
@@ -228,8 +227,8 @@ def test_other_types_and_shapes_are_refused(name: str, change: str) -> None:
         "none": lambda: array[:0],
     }
     arrays[name] = changes[change]() if change in changes else array.astype(change)
-    if name == "text.order" and change in ("shorter", "longer", "none"):
-        from_arrays(arrays, config_of(full_graph())).check()  # places that may be looked at: any number of them
+    if name == "text" and change == "longer":
+        from_arrays(arrays, config_of(full_graph())).check()  # one more sequence, an empty one
         return
     if name == "nodes.habits" and change == "none":
         from_arrays(arrays, config_of(full_graph())).check()  # nothing is known of any node
@@ -265,8 +264,6 @@ def any_graphs(draw: st.DrawFn) -> Graph:
     length = draw(st.sampled_from([0, 1, 2, 30, 200]))
     tokens = random.choice([*few, BREAK], size=length).astype(np.int32)
     tokens[-1:] = BREAK
-    inside = np.flatnonzero(tokens[:-1] != BREAK)
-    order = random.choice(inside, size=draw(st.integers(0, 100))) if len(inside) else inside
     keys = np.unique(random.integers(0, nodes, size=20) * vocabulary + random.choice(few, size=20)).astype(np.int64)
     steps = np.full((len(keys), REACH), END, np.uint8)
     place = random.integers(0, max(length, 1), size=len(keys)).astype(np.int32)
@@ -288,7 +285,7 @@ def any_graphs(draw: st.DrawFn) -> Graph:
         step_key=keys,
         step_node=random.integers(0, nodes, size=len(keys)).astype(np.int32),
         habits=random.integers(0, HABITS, size=nodes).astype(np.uint8),
-        text=Text(tokens, order.astype(np.int32), random.integers(0, KINDS, size=length).astype(np.uint8)),
+        text=tokens,
         paths=Paths(keys[:kept], place[:kept], steps[:kept]),
         arbiter=Arbiter(
             names,

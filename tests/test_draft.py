@@ -93,9 +93,18 @@ def test_a_walk_touches_no_array() -> None:
 
 def lock_arrays(graph: Graph) -> None:
     """Make every array of the graph untouchable, but for those that re-anchoring needs."""
-    text, paths, arbiter = graph.text, graph.paths, graph.arbiter
-    graph_arrays = ("edge_token", "edge_probability", "edge_start", "support", "step_key", "step_node", "prompts")
-    for holder, names in ((graph, graph_arrays), (text, ("tokens", "order", "kinds")), (arbiter, ("weights",))):
+    paths, arbiter = graph.paths, graph.arbiter
+    graph_arrays = (
+        "edge_token",
+        "edge_probability",
+        "edge_start",
+        "support",
+        "step_key",
+        "step_node",
+        "prompts",
+        "text",
+    )
+    for holder, names in ((graph, graph_arrays), (arbiter, ("weights",))):
         for name in names:
             object.__setattr__(holder, name, getattr(holder, name).view(Untouchable))
     for name in ("key", "place", "kinds"):

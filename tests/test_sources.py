@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_paths import naive_paths
 from test_recall import naive_find as naive_recall
-from test_text import naive_matches
 
+from daari_mlx import recall
 from daari_mlx import sources as sources_module
 from daari_mlx.build import build_graph
-from daari_mlx.cells import KINDS, LENGTH_OF, LENGTHS
+from daari_mlx.cells import LENGTH_OF, LENGTHS
 from daari_mlx.graph import NO_NODE, Graph
 from daari_mlx.source import NAMES, SILENT, Moment, cells
 from daari_mlx.sources import LOOK_BACK, Copy, Sources
-from daari_mlx.text import BREAK, BREAK_CHARACTER, MAX_CONTEXT, as_text
+from daari_mlx.text import BREAK_CHARACTER, as_text
 
 SAID = full_sequences(60, seed=0)  # what full_graph is made of
 STEPS = dict(zip(full_graph().step_key.tolist(), full_graph().step_node.tolist(), strict=True))
@@ -108,24 +108,6 @@ def test_a_path_is_followed_as_long_as_the_draft_keeps_to_it(drafted: tuple[list
             path = []
         expected = path[step] if step < len(path) else (SILENT, source.cell)
         assert (source.token, source.cell) == expected
-
-
-@given(drafts())
-def test_a_suffix_was_said_in_the_corpus(drafted: tuple[list[int], int, list[int | None]]) -> None:
-    text, kinds = full_graph().text.reading
-    for source, said, _, was_named in drive("suffix", drafted):
-        places, longest = naive_matches(text, said[-LOOK_BACK:])
-        if source.token == SILENT:
-            assert longest == 0
-            continue
-        place, length = source._place, source._length
-        assert source.token == text[place + 1] != BREAK
-        assert text[place - length + 1 : place + 1] == said[-length:]
-        assert source.cell == LENGTH_OF[min(length, 63)] * KINDS + kinds[place]
-        if not was_named:
-            assert place in places and length == longest
-        else:
-            assert length >= min(longest, 3), "one that goes on is as long as it was, and a token more"
 
 
 @given(drafts())
@@ -256,5 +238,5 @@ def test_any_id_can_be_drafted_and_copied(offset: int) -> None:
     assert spoken == set(NAMES)
 
 
-def test_the_longest_context_fits_what_sources_look_back_on() -> None:
-    assert LOOK_BACK >= MAX_CONTEXT
+def test_the_longest_match_fits_what_sources_look_back_on() -> None:
+    assert recall.LENGTHS[-1] <= LOOK_BACK

@@ -13,7 +13,7 @@ from test_recall import naive_find
 from daari_mlx.cells import HABITS, UNKNOWN_HABIT
 from daari_mlx.corpus import Corpus
 from daari_mlx.graph import MAX_EDGES
-from daari_mlx.tables import LISTENED, build_paths, build_text, count_edges, count_habits, count_steps
+from daari_mlx.tables import LISTENED, build_paths, count_edges, count_habits, count_steps
 from daari_mlx.text import BREAK
 
 VOCABULARY, NODES = 9, 4
@@ -105,7 +105,6 @@ def test_a_corpus_of_empty_sequences_has_empty_tables() -> None:
     corpus = corpus_of([Said([1], [], []), Said([], [], [])])
     text, places = corpus.text()
     assert text.tolist() == [BREAK, BREAK] and len(places) == 0
-    assert len(build_text(text).order) == 0
     assert len(build_paths(corpus, text, places, VOCABULARY).key) == 0
     assert len(count_steps(corpus, NODES, VOCABULARY)[0]) == 0
     assert corpus.take([]).tokens.tolist() == [] and len(corpus.take([])) == 0
