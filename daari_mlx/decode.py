@@ -18,6 +18,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from daari_mlx.accept import Statistics
 from daari_mlx.choose import DraftLength, choose_drafter
 from daari_mlx.draft import Drafter
+from daari_mlx.emitted import Emitted, Round
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import context_length
 from daari_mlx.graph import Graph
@@ -25,7 +26,7 @@ from daari_mlx.limits import Options
 from daari_mlx.quirks import blocks_until
 from daari_mlx.refusals import check_kv_quantisation, check_numbers, refuse_two_sizes, refuse_unknown
 from daari_mlx.rewind import cached_tokens
-from daari_mlx.rounds import Emitted, generate_step
+from daari_mlx.rounds import generate_step
 from daari_mlx.stops import stop_list, until_stop
 from daari_mlx.wired import wired
 
@@ -38,10 +39,12 @@ class GenerationResponse(PlainResponse):
         source: which source drafted this token; None for the teacher's own bonus token. ``from_draft`` says whether
             it was drafted.
         statistics: the counts so far; one object for the whole answer, so read or copy it at the end.
+        round: the round it came in: what was drafted, and what the teacher said; one object for all its tokens.
     """
 
     source: str | None = None
     statistics: Statistics = field(default_factory=Statistics)
+    round: Round | None = None
 
     @property
     def tokens_per_forward(self) -> float:
@@ -226,6 +229,7 @@ def _responses(
             finish_reason=finish_reason,
             source=step.source,
             statistics=statistics,
+            round=step.round,
         )
 
     def next_response(step: Emitted) -> GenerationResponse:

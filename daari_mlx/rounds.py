@@ -21,6 +21,7 @@ import numpy as np
 from daari_mlx.accept import Statistics
 from daari_mlx.ahead import Row, Runner
 from daari_mlx.draft import Context, Draft, Drafter
+from daari_mlx.emitted import Emitted, Round
 from daari_mlx.limits import NO_LIMIT, Options
 from daari_mlx.nodes import FloatArray
 from daari_mlx.rewind import Cache, Checkpoint, cached_tokens, can_drop_one
@@ -29,21 +30,6 @@ from daari_mlx.verify import MAX_PENDING, Verifier
 
 MAX_STATES = 64  # states of the newest tokens that are kept for the drafter over rounds of rest
 CLEAR_EVERY = 256  # tokens between two returns of freed buffers to the system, as mlx-lm does
-
-
-@dataclass(slots=True)
-class Emitted:
-    """One token of the answer.
-
-    Attributes:
-        token: its id.
-        logprobs: ``(V,)`` log-probabilities it was chosen from.
-        source: which source drafted it; None for the teacher's own bonus token.
-    """
-
-    token: int
-    logprobs: mx.array
-    source: str | None
 
 
 @dataclass(slots=True)
@@ -130,7 +116,7 @@ def generate_step(
             if draft.tokens or (rest and verifier.filters):
                 yield from _round(run, draft)
             if rest and not verifier.filters and run.emitted != options.max_tokens:
-                yield from _rest(run, rest)
+                yield from _rest(run, rest, Draft() if draft.tokens else draft)
     finally:
         with mx.stream(options.run_stream()):
             run.runner.stop()
@@ -160,13 +146,15 @@ def _round(run: _Run, draft: Draft) -> Generator[Emitted, None, None]:
     try:
         with mx.stream(run.options.run_stream()):
             verified = verifier.verify(run.context.tokens[-1], draft.tokens)
+        number = run.statistics.forwards + 1
+        made = Round(number, verified.tokens, draft, verified.drafted, verified.accepted)
         for row, (token, logprobs) in enumerate(zip(verified.tokens, verified.logprobs, strict=True)):
             source = draft.source_of(row) if row < verified.accepted else None
             if row == 0:
                 run.first_token()
                 run.statistics.forward(verified.drafted)
             try:
-                yield run.emit(Emitted(token, logprobs, source))
+                yield run.emit(Emitted(token, logprobs, source, made))
             except GeneratorExit:
                 emitted += 1
                 raise
@@ -180,8 +168,11 @@ def _round(run: _Run, draft: Draft) -> Generator[Emitted, None, None]:
     run.context.state = None if verified.states is None else verified.states[-1]
 
 
-def _rest(run: _Run, rounds: int) -> Generator[Emitted, None, None]:
-    """Rounds without a draft, as mlx-lm runs its own: while a token is read and used, the next forward is under way."""
+def _rest(run: _Run, rounds: int, first: Draft) -> Generator[Emitted, None, None]:
+    """Rounds without a draft, as mlx-lm runs its own: while a token is read and used, the next forward is under way.
+
+    ``first`` is the empty draft that the first of them came from; for the others no drafter is asked.
+    """
     rounds = min(rounds, run.options.row_limit(run.emitted, run.cached))
     states: deque[mx.array] = deque(maxlen=MAX_STATES)
     row = run.start(run.context.tokens[-1])
@@ -190,8 +181,9 @@ def _rest(run: _Run, rounds: int) -> Generator[Emitted, None, None]:
         token: Any = row.token.item()
         run.first_token()
         run.statistics.forward(0)
+        made = Round(run.statistics.forwards, [token], first if number == 1 else Draft())
         try:
-            yield run.emit(Emitted(token, row.logprobs, None))
+            yield run.emit(Emitted(token, row.logprobs, None, made))
         except GeneratorExit:
             run.runner.commit()
             raise
@@ -270,7 +262,7 @@ def _plain_steps(
             statistics.forward(0)
             statistics.emit(None)
             try:
-                yield Emitted(token, logprobs, None)
+                yield Emitted(token, logprobs, None, Round(statistics.forwards, [token]))
             except GeneratorExit:
                 emitted += 1
                 raise
