@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import struct
 from functools import lru_cache
 from pathlib import Path
@@ -23,10 +24,13 @@ from daari_mlx.errors import DaariError
 from daari_mlx.files import load_arrays, read_json, save_arrays, whole, write_json
 from daari_mlx.fingerprint import describe, differences, fingerprint
 from daari_mlx.graph import Graph
+from daari_mlx.hub import fetch
+from daari_mlx.repo import Repo, parse_repo
 
 FORMAT_VERSION = 3
 CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
 MAX_JSON = MAX_HEADER = 64 << 10  # bytes, far more than is needed: JSON can take 25 times its size in memory
+LIMITS = {CONFIG: MAX_JSON, ARRAYS: 256 << 20, STATS: MAX_JSON, CARD: 1 << 20}  # bytes of a file that is downloaded
 _TYPES = {"float32": "F32", "int32": "I32", "int64": "I64", "uint64": "U64", "uint8": "U8"}  # safetensors' names
 
 
@@ -83,13 +87,42 @@ def check_target(path: str | Path) -> None:
         raise DaariError(f"{path} is {kind}, not a graph: name another --graph-path.")
 
 
-def load_graph(path: str | Path) -> Graph:
+def graph_folder(graph: str | Path, revision: str | None = None) -> Path:
+    """Where a graph lies: a folder that exists, else the files of a Hub repository in the Hub's own cache.
+
+    Args:
+        graph: a folder, or ``user/name`` or ``user/name@revision`` on the Hub, which is asked once a process.
+        revision: of a repository: a branch, tag or commit.
+
+    Raises:
+        DaariError: there is neither; the Hub does not give it; a revision was given of a folder, or twice.
+    """
+    if os.path.exists(graph):
+        if revision is not None:
+            raise DaariError(f"{graph} is a folder here and has no revision {revision!r}: leave it out.")
+        return Path(graph)
+    repo = parse_repo(str(graph))
+    if repo is None:
+        raise DaariError(
+            f"There is no graph at {graph}: give the folder that daari-mlx compile wrote, or a Hub repository as "
+            "user/name."
+        )
+    if revision is not None and repo.revision is not None:
+        raise DaariError(f"Two revisions were given, {repo.revision!r} and {revision!r}: give one.")
+    return fetch(Repo(repo.name, revision or repo.revision), LIMITS, needed=(CONFIG, ARRAYS))
+
+
+def load_graph(path: str | Path, *, revision: str | None = None) -> Graph:
     """Read an artifact and check all of it.
+
+    Args:
+        path: its folder, or a Hub repository (see :func:`graph_folder`).
+        revision: of a repository.
 
     Raises:
         DaariError: it is missing, of another format version, truncated, altered, or holds values out of range.
     """
-    path = Path(path)
+    path = graph_folder(path, revision)
     if not path.is_dir():
         raise DaariError(f"There is no graph at {path}: give the folder that daari-mlx compile wrote.")
     config = _read_small(path / CONFIG, "graph's config.json")
@@ -127,21 +160,22 @@ def load_graph(path: str | Path) -> Graph:
 
 
 def read_stats(path: str | Path) -> dict[str, Any]:
-    """The ``compile_stats.json`` of an artifact."""
-    return _read_small(Path(path) / STATS, "compile_stats.json")
+    """The ``compile_stats.json`` of an artifact, given as for :func:`graph_folder`."""
+    return _read_small(graph_folder(path) / STATS, "compile_stats.json")
 
 
 def attach(graph: Graph | str | Path, model: nn.Module, tokenizer: Any) -> Graph:
     """The graph, after seeing that it was compiled from this very teacher and tokenizer.
 
     Args:
-        graph: a graph or the folder it lies in (read once, until it changes).
+        graph: a graph or the folder or Hub repository it lies in (read once, until it changes).
 
     Raises:
         DaariError: naming both sides and what to do.
     """
     if not isinstance(graph, Graph):
-        graph = _load_cached(str(graph), _stamp(Path(graph)))
+        folder = graph_folder(graph)
+        graph = _load_cached(str(folder), _stamp(folder))
     ours = fingerprint(model, tokenizer)
     differing = differences(graph.teacher, ours)
     if not differing:
