@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from daari_mlx import chat_commands, chat_figures, chat_input
+from daari_mlx.chat_history import NAME, History
+from daari_mlx.chat_screen import AnswerText, plain, prefill_line, quiet
+from daari_mlx.chat_session import NO_TEMPLATE, Engine, Session, StoppedBeforeAnswer
+from daari_mlx.conversation import Conversation
 from daari_mlx.errors import DaariError
-from daari_mlx.prompts import template_failure
-from daari_mlx.report import turn_text
+from daari_mlx.probe import cache_dir
 
 if TYPE_CHECKING:
     from daari_mlx.decode import GenerationResponse
 
-HELP = "q quits, r forgets the conversation, h shows this; Ctrl-C stops an answer, Ctrl-D quits"
+WELCOME = "/help lists the commands, Ctrl-C stops an answer, Ctrl-D quits"
 
 
-class Engine(Protocol):
-    """What the chat needs of :class:`daari_mlx.SpecEngine`."""
-
-    @property
-    def tokenizer(self) -> Any:
-        """The teacher's."""
-
-    def reset(self) -> None:
-        """Forget the conversation."""
-
-    def stream_chat(self, messages: list[dict[str, Any]], **options: Any) -> Iterator[GenerationResponse]:
-        """Stream the answer to the last message."""
-
-
-def chat(engine: Engine, *, system_prompt: str | None = None, **options: Any) -> None:
+def chat(
+    engine: Engine,
+    *,
+    system_prompt: str | None = None,
+    context_length: int | None = None,
+    drafter: str = "none",
+    title: str | None = None,
+    **options: Any,
+) -> None:
     """Read messages from stdin and answer them until ``q``, Ctrl-D or the end of stdin.
 
     At a terminal a mistake (a message longer than the context) is printed and the chat goes on; fed by a pipe, it ends
@@ -44,106 +41,95 @@ def chat(engine: Engine, *, system_prompt: str | None = None, **options: Any) ->
     Args:
         engine: whose cache is kept from turn to turn.
         system_prompt: put before the conversation, also after ``r``.
+        context_length: the most tokens the teacher holds; None where that is not known.
+        drafter: who drafts: ``"graph"``, ``"model"``, ``"lookup"`` or ``"none"``.
+        title: a line about teacher and drafter, shown first at a terminal.
         options: those of :meth:`daari_mlx.SpecEngine.stream_chat`.
 
     Raises:
-        DaariError: the tokenizer has no chat template; see above.
+        DaariError: the tokenizer has no chat template, or that has no place for the system prompt; see above.
         KeyboardInterrupt: Ctrl-C while reading from a pipe.
     """
     if not engine.tokenizer.has_chat_template:
-        raise DaariError("This tokenizer has no chat template, so its model cannot chat: use daari-mlx generate.")
-    first = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-    messages = list(first)
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    if terminal:
-        with suppress(ImportError):
-            import readline  # noqa: F401  gives input() its history and line editing
-        quiet(HELP)
-    for line in _lines(terminal):
-        if line == "q":
-            break
-        if line == "h":
-            quiet(HELP)
-        elif line == "r":
-            engine.reset()
-            messages = list(first)
-            quiet("The conversation is forgotten.")
-        elif line.strip():
-            try:
-                _turn(engine, messages, line, options)
-            except DaariError as error:
-                if not terminal:
-                    raise
-                print(f"error: {error}", file=sys.stderr, flush=True)
-
-
-def quiet(text: str) -> None:
-    """A line about the chat: to stderr, dim where that is a terminal and NO_COLOR is unset."""
-    dim = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    print(f"\033[2m{text}\033[0m" if dim else text, file=sys.stderr, flush=True)
-
-
-def _lines(terminal: bool) -> Iterator[str]:
-    """The lines typed, or piped in; at a terminal Ctrl-C drops the line."""
-    if not terminal:
-        yield from (line.rstrip("\r\n") for line in sys.stdin)
+        raise DaariError(NO_TEMPLATE)
+    session = Session(
+        engine,
+        options,
+        Conversation(system_prompt),
+        context_length=context_length,
+        drafter=drafter,
+        interactive=sys.stdin.isatty() and sys.stdout.isatty(),
+    )
+    if system_prompt is not None:
+        session.check_system()
+    if not session.interactive:
+        for line in chat_input.piped():
+            if _done(session, line):
+                break
         return
-    while True:
+    if title:
+        quiet(title)
+    quiet(WELCOME)
+    for line in chat_input.typed(History(cache_dir() / NAME)):
         try:
-            yield input("> ")
-        except KeyboardInterrupt:
-            print(flush=True)
-            quiet("q quits")
-        except EOFError:
-            print(flush=True)
-            return
+            if _done(session, line):
+                break
+        except DaariError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
 
 
-def _turn(engine: Engine, messages: list[dict[str, Any]], line: str, options: dict[str, Any]) -> None:
-    """Ask and print one answer; ``messages`` grow by both, or stay as they were where no token of an answer came."""
-    messages.append({"role": "user", "content": line})
-    text, last, stopped = "", None, False
+def _done(session: Session, line: str) -> bool:
+    """Do what a line says; whether the chat is over."""
+    command, words = chat_commands.read_line(line, interactive=session.interactive)
+    if command is not None:
+        try:
+            chat_commands.run(session, command, words)
+        except chat_commands.Quit:
+            return True
+    elif words.strip():
+        _turn(session, words)
+    return False
+
+
+def _turn(session: Session, message: str) -> None:
+    """Ask and print one answer; what was said grows by both, or stays as it was where no token of an answer came."""
     try:
-        with stop_on_interrupt() as is_stopped, closing(_answer(engine, messages, is_stopped, options)) as responses:
+        message.encode()
+    except UnicodeEncodeError as error:
+        raise DaariError("The message has bytes that are no UTF-8, nothing is sent: type them anew.") from error
+    turns = session.conversation.turns
+    turns.append({"role": "user", "content": message})
+    shown, last, stopped = AnswerText(session.engine.tokenizer, drafts=session.drafts), None, False
+    try:
+        with (
+            chat_input.keys_unseen(),
+            stop_on_interrupt() as is_stopped,
+            prefill_line(session.interactive) as progress,
+            closing(session.answer(progress, is_stopped)) as responses,
+        ):
             for last in responses:
-                text += last.text
-                print(last.text, end="", flush=True)
-                if stopped := is_stopped():
+                shown.show(last)
+                if stopped := is_stopped() and last.finish_reason is None:
                     break
-    except _StoppedBeforeAnswer:
-        stopped = True
+    except StoppedBeforeAnswer:
+        quiet("stopped")
     finally:
         if last is None:
-            messages.pop()
+            turns.pop()
         else:
-            messages.append({"role": "assistant", "content": text})
+            turns.append({"role": "assistant", "content": shown.text})
+            session.conversation.tally.add(last)
             print(flush=True)
-    if stopped:
-        quiet("stopped")
     if last is not None:
-        quiet(turn_text(last))
+        _tell(session, last, stopped=stopped)
 
 
-class _StoppedBeforeAnswer(Exception):
-    """Ctrl-C came while the prompt was still being read."""
-
-
-def _answer(
-    engine: Engine, messages: list[dict[str, Any]], is_stopped: Callable[[], bool], options: dict[str, Any]
-) -> Generator[GenerationResponse, None, None]:
-    """The answer's responses; between two steps of prefill Ctrl-C ends it too."""
-
-    def between(done: int, total: int) -> None:
-        if is_stopped() and done < total:
-            raise _StoppedBeforeAnswer
-
-    try:
-        responses = engine.stream_chat(messages, prompt_progress_callback=between, **options)
-    except DaariError:
-        raise
-    except Exception as error:  # nothing has run yet but the chat template, which can raise anything
-        raise template_failure(error) from error
-    yield from responses  # a generator is closed along with this one
+def _tell(session: Session, last: GenerationResponse, *, stopped: bool) -> None:
+    """The quiet line after an answer, and who drafted it where that is shown."""
+    how_it_ended = "stopped" if stopped else session.why_cut(last)
+    quiet(chat_figures.figures(last, chat_figures.fullness(session), how_it_ended))
+    if session.drafts:
+        plain(chat_figures.legend(last.statistics.sources))
 
 
 @contextmanager

@@ -137,10 +137,15 @@ def chat(
     kv_group_size: options.KvGroupSize = 64,
     quantized_kv_start: options.QuantizedKvStart = 5000,
 ) -> None:
-    """Chat in the terminal. What was said is kept in the cache, a turn reads only its new tokens."""
+    """Chat in the terminal; /help there lists its commands. A turn reads only its new tokens: the cache keeps the rest.
+
+    What is typed is kept for the next chat in chat_history.jsonl, in the folder that DAARI_MLX_CACHE names
+    (~/.cache/daari-mlx), for its owner only. Lines that are piped in are answered one by one.
+    """
     from daari_mlx import prompts
     from daari_mlx.artifact import load_graph
     from daari_mlx.chat import chat as talk
+    from daari_mlx.chat_figures import title
     from daari_mlx.drafters import choose_kind, make_drafter
     from daari_mlx.engine import SpecEngine
     from daari_mlx.teacher import load_teacher
@@ -161,6 +166,9 @@ def chat(
     talk(
         engine,
         system_prompt=system_prompt,
+        context_length=teacher.context_length,
+        drafter=kind,
+        title=title(model, kind, graph if kind == "graph" else draft_model, teacher.context_length),
         chat_template_config=chat_template_config,
         max_tokens=max_tokens,
         sampler=prompts.make_sampler(

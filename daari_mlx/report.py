@@ -143,14 +143,6 @@ def drafting_text(response: GenerationResponse) -> str:
     return figures if response.drafting_off is None else f"{figures}; then {off}"
 
 
-def turn_text(response: GenerationResponse) -> str:
-    """The quiet line after a chat's answer; ``response`` is its last one."""
-    return (
-        f"{response.prompt_tokens} prompt tokens prefilled · {response.generation_tokens} tokens · "
-        f"{response.generation_tps:.1f} tokens/s · {drafting_text(response).replace(', ', ' · ')}"
-    )
-
-
 def generate_json(text: str, tokens: list[tuple[int, str]], response: GenerationResponse) -> dict[str, Any]:
     """What ``generate --json`` prints.
 

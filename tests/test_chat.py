@@ -25,7 +25,23 @@ class Response:
     tokens_per_forward: float = 2.0
     acceptance_rate: float = 0.5
     drafting_off: str | None = None
+    finish_reason: str | None = None
+    token: int = 5
+    source: str | None = None
     statistics: Statistics = field(default_factory=Statistics)
+
+
+class Tokenizer:
+    """A word is a token; its template takes any message."""
+
+    eos_token_ids = frozenset([0])
+
+    def __init__(self, has_chat_template: bool = True) -> None:
+        self.has_chat_template = has_chat_template
+
+    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize=True, **_config):
+        words = [word for m in messages for word in (m["role"], *m["content"].split())]
+        return words if tokenize else " ".join(words)
 
 
 class Scripted:
@@ -33,7 +49,7 @@ class Scripted:
 
     def __init__(self, *script, has_chat_template: bool = True) -> None:
         self.script = script
-        self.tokenizer = type("Tokenizer", (), {"has_chat_template": has_chat_template})
+        self.tokenizer = Tokenizer(has_chat_template)
         self.asked: list[list[dict]] = []
         self.resets = 0
         self.closed = 0

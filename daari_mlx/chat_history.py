@@ -1,0 +1,64 @@
+"""What was typed in earlier chats: one file, for its owner's eyes only."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+KEPT = 1000  # of the newest entries
+NAME = "chat_history.jsonl"
+
+
+class History:
+    """The lines of a history file: a JSON text each, so that an entry of several lines stays one.
+
+    Several chats may run at once: each appends its own. A folder that cannot be written, or a damaged file, costs the
+    history and nothing else.
+
+    Args:
+        path: the file; made with mode 0600, its folder with 0700, where they are not there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.kept = True  # False once it could not be written
+
+    def load(self) -> list[str]:
+        """The entries of earlier chats, oldest first; a file that has grown long is cut to its newest ones."""
+        try:
+            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return []
+        entries = [entry for line in lines if (entry := _entry(line)) is not None]
+        if len(entries) > 2 * KEPT:
+            self._write(entries[-KEPT:], os.O_TRUNC)
+        return entries[-KEPT:]
+
+    def append(self, entry: str) -> None:
+        """Keep one more."""
+        self._write([entry], os.O_APPEND)
+
+    def _write(self, entries: list[str], how: int) -> None:
+        data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(self.path, os.O_WRONLY | os.O_CREAT | how, 0o600)
+            try:
+                os.fchmod(file, 0o600)  # also where another umask or an older version made it
+                os.write(file, data)
+            finally:
+                os.close(file)
+        except OSError:
+            self.kept = False
+
+
+def _entry(line: str) -> str | None:
+    try:
+        entry = json.loads(line)
+        if not isinstance(entry, str) or not entry or "\0" in entry:
+            return None
+        entry.encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError):
+        return None
+    return entry
