@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from daari_mlx import __version__, cli_bench, cli_decode, cli_graph, cli_tier
+from daari_mlx import __version__, cli_annotate, cli_bench, cli_decode, cli_graph, cli_tier
 from daari_mlx.shell import Command
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ for _command in (
     cli_graph.extract,
     cli_decode.generate,
     cli_decode.chat,
+    cli_annotate.annotate,
     cli_bench.bench,
     cli_graph.inspect,
     cli_bench.probe,
