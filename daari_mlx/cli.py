@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from daari_mlx import __version__, cli_annotate, cli_bench, cli_decode, cli_graph, cli_tier
+from daari_mlx import __version__, cli_annotate, cli_bench, cli_decode, cli_graph, cli_hub, cli_tier
 from daari_mlx.shell import Command
 
 app = typer.Typer(
@@ -43,6 +43,8 @@ for _command in (
     cli_graph.inspect,
     cli_bench.probe,
     cli_tier.tier,
+    cli_hub.push,
+    cli_hub.pull,
 ):
     app.command(cls=Command)(_command)
 

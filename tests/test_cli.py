@@ -14,7 +14,7 @@ from daari_mlx import cli, cli_graph, shell
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from make_sms_corpus import make_rows
 
-COMMANDS = ("compile", "extract", "generate", "chat", "annotate", "bench", "inspect", "probe", "tier")
+COMMANDS = ("compile", "extract", "generate", "chat", "annotate", "bench", "inspect", "probe", "tier", "push", "pull")
 QUESTION = "Your visit with the eye clinic was moved to Saturday 2pm."
 
 

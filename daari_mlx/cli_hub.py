@@ -1,0 +1,139 @@
+"""The commands that send a graph to the Hub and fetch one: push and pull."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from daari_mlx import options, report
+from daari_mlx.errors import DaariError
+
+RepoArgument = Annotated[str, typer.Argument(metavar="USER/REPO", help="The Hub repository; a push creates it.")]
+Source = Annotated[
+    str,
+    typer.Argument(metavar="USER/REPO", help="The Hub repository; USER/REPO@REVISION takes a branch, tag or commit."),
+]
+PulledPath = Annotated[
+    str | None,
+    typer.Option(
+        "--graph-path",
+        metavar="FOLDER",
+        help="The folder to write the graph to.",
+        show_default="one of the repository's name, here",
+    ),
+]
+Public = Annotated[bool, typer.Option("--public", help="Let everybody read it; without this, only you can.")]
+BaseModel = Annotated[
+    str | None,
+    typer.Option(
+        "--base-model",
+        metavar="USER/REPO",
+        help="The teacher's name on the Hub.",
+        show_default="where it was loaded from, if that is on the Hub",
+    ),
+]
+License = Annotated[
+    str | None,
+    typer.Option("--license", metavar="NAME", help="The licence for the card, in the Hub's words, e.g. apache-2.0."),
+]
+Results = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--results",
+        metavar="FILE",
+        help="Records of daari-mlx bench --out: those of this graph go into the card. Repeat it for several.",
+    ),
+]
+Message = Annotated[str, typer.Option("--message", metavar="TEXT", help="What the commit is called.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: what the graph holds may leave this machine.")]
+
+
+def push(
+    graph: options.GraphArgument,
+    repo: RepoArgument,
+    public: Public = False,
+    base_model: BaseModel = None,
+    license: License = None,
+    results: Results = None,
+    message: Message = "A daari-mlx graph",
+    yes: Yes = False,
+    as_json: options.Json = False,
+) -> None:
+    """Send a graph to the Hugging Face Hub. Private unless told otherwise; no path or name of this machine goes along.
+
+    A graph holds the answers it was compiled from, so this asks before anything is sent.
+    """
+    from daari_mlx.publish import prepare
+    from daari_mlx.publish import push as send
+
+    made = prepare(graph, repo, public=public, base_model=base_model, license=license, results=results or ())
+    report.note(publication_text(made, graph))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise DaariError("Nothing was sent: nobody is there to ask. Give --yes if this text may leave the machine.")
+        if not typer.confirm("Send it?", err=True):
+            report.note("Nothing was sent.")
+            raise typer.Exit(1)
+    sent = send(made, message)
+    if as_json:
+        values = {"url": sent.url, "commit": sent.commit, "private": sent.private, "bytes": made.size}
+        print(report.as_json({"repo": made.repo.name, **values, "base_model": made.base_model}))
+        return
+    print(
+        report.table(
+            [
+                ("pushed to", f"{sent.url} ({'private' if sent.private else 'public'})"),
+                ("commit", sent.commit),
+                ("use it", f"--graph {made.repo.name}, or this very one: --graph {made.repo.name}@{sent.commit[:12]}"),
+            ]
+        )
+    )
+
+
+def publication_text(made: Any, graph: str) -> str:
+    """What a push would send, and what of it is the user's own text.
+
+    Args:
+        made: a :class:`daari_mlx.publish.Publication`.
+        graph: the folder, as the user named it.
+    """
+    seen = "public: everybody can read it" if made.public else "private"
+    place = f"{made.repo} ({seen}{', new' if made.create else ''})"
+    text = (
+        f"{made.answers:,} answers, {made.tokens:,} tokens: whoever has the teacher's tokenizer can read them, and "
+        "what they quote of your prompts"
+    )
+    return report.table(
+        [
+            ("push", f"{graph}, {report.size_text(made.size)}"),
+            ("to", place),
+            ("holds your text", text if made.tokens else "token counts of your answers, and no answer as a whole"),
+            ("teacher", f"named as {made.base_model}" if made.base_model else "not named; --base-model names it"),
+            ("stays here", ", ".join(made.left_out)),
+        ]
+    )
+
+
+def pull(repo: Source, graph_path: PulledPath = None, as_json: options.Json = False) -> None:
+    """Fetch a graph from the Hugging Face Hub into a folder. Checked as any graph, whole or not at all.
+
+    --graph takes USER/REPO as well, without a folder.
+    """
+    from daari_mlx.fingerprint import describe
+    from daari_mlx.publish import pull as fetch
+
+    pulled = fetch(repo, graph_path)
+    if as_json:
+        print(report.as_json(pulled))
+        return
+    print(
+        report.table(
+            [
+                ("graph", f"{pulled['graph']}, {report.size_text(pulled['bytes'])}"),
+                ("from", f"{pulled['repo']}, commit {pulled['commit']}"),
+                ("teacher", describe(pulled["teacher"])),
+            ]
+        )
+    )
