@@ -76,18 +76,25 @@ def gather(corpus: Corpus, build: Callable[[Corpus], Sources], seed: int) -> tup
 
     Arguments and None are those of :func:`calibrate`.
     """
-    if len(corpus) < MIN_SEQUENCES:
+    held_out, tried = parts(len(corpus), seed)
+    if not held_out:
         return None
-    order = np.random.default_rng(seed).permutation(len(corpus))
-    size = len(order) // FOLDS
-    folds, tried = (FOLDS, TRIED) if size <= 2 * TRIED else (1, FOLDS * TRIED)
     found = []
-    with bar(total=folds * min(size, tried), desc="calibration", unit="seq") as progress:
-        for fold in range(folds):
-            held = order[fold * size : (fold + 1) * size]
-            sources = build(corpus.take(np.setdiff1d(order, held)))
+    with bar(total=sum(min(len(held), tried) for held in held_out), desc="calibration", unit="seq") as progress:
+        for held in held_out:
+            sources = build(corpus.take(np.setdiff1d(np.arange(len(corpus)), held)))
             found.append(try_sources(sources, corpus.take(held[:tried]), progress))
     return Cases.join(found), sources
+
+
+def parts(sequences: int, seed: int) -> tuple[list[NDArray[np.int64]], int]:
+    """Which sequences are held out together, in turn, and how many of each part are tried; ``[]`` where too few."""
+    if sequences < MIN_SEQUENCES:
+        return [], 0
+    order = np.random.default_rng(seed).permutation(sequences)
+    size = sequences // FOLDS
+    folds, tried = (FOLDS, TRIED) if size <= 2 * TRIED else (1, FOLDS * TRIED)
+    return [order[fold * size : (fold + 1) * size] for fold in range(folds)], tried
 
 
 def try_sources(sources: Sources, corpus: Corpus, progress: Any) -> Cases:
