@@ -123,7 +123,7 @@ TrustRemoteCode = Annotated[
 ]
 MaybeGraph = Annotated[
     str | None,
-    typer.Option("--graph", metavar="FOLDER", help="The compiled graph that drafts; without it, plain decoding."),
+    typer.Option("--graph", metavar="PATH_OR_REPO", help="The graph that drafts: a folder or USER/REPO[@REVISION]."),
 ]
 NumDraftTokens = Annotated[
     Any,
@@ -301,6 +301,6 @@ AllowOverlap = Annotated[
     bool, typer.Option("--allow-overlap", help="Take prompts that the graph was compiled from; the record tells.")
 ]
 Out = Annotated[str | None, typer.Option("--out", metavar="FILE", help="Append the whole record as one line of JSON.")]
-GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help="The folder of a compiled graph.")]
+GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help="A graph: a folder or USER/REPO[@REVISION].")]
 Top = Annotated[int, typer.Option("--top", min=0, help="How many of the busiest nodes to show.")]
 Repeats = Annotated[int, typer.Option("--repeats", min=1, help="How often each row count is measured.")]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daari_mlx.artifact import STATS, read_stats
+from daari_mlx.artifact import STATS, graph_folder, read_stats
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import describe
 from daari_mlx.graph import Graph
@@ -30,7 +30,9 @@ def tokenizer_for(graph: Graph, model: str | None) -> tuple[Any, str | None]:
         DaariError: ``model`` was given and has no tokenizer, or another one.
     """
     source = model or graph.teacher.get("source")
-    if not isinstance(source, str) or (model is None and not Path(source).is_dir()):
+    if not isinstance(source, str):
+        return None, "token ids only: the graph does not say where its teacher was loaded from; --model names it"
+    if model is None and not Path(source).is_dir():
         return None, f"token ids only: the teacher's folder {source!r} is not here; --model names another place of it"
     tokenizer, why = _load_tokenizer(source, graph.teacher.get("vocab_size"))
     if why is None:
@@ -57,11 +59,12 @@ def graph_view(graph: Graph, path: str, tokenizer: Any, top: int) -> dict[str, A
     """All that ``inspect`` shows, as JSON values.
 
     Args:
-        path: the folder the graph was loaded from.
+        path: the folder or Hub repository the graph was loaded from.
         tokenizer: for words; None leaves the texts None.
         top: how many nodes, the busiest first.
     """
-    stats = read_stats(path) if (Path(path) / STATS).is_file() else {}
+    folder = graph_folder(path)
+    stats = read_stats(folder) if (folder / STATS).is_file() else {}
     busiest = np.argsort(-graph.support, kind="stable")[:top]
     return {
         **stats,
@@ -73,7 +76,7 @@ def graph_view(graph: Graph, path: str, tokenizer: Any, top: int) -> dict[str, A
         "edges": len(graph.edge_token),
         "steps": len(graph.step_key),
         "prompts": len(graph.prompts),
-        "bytes": sum(file.stat().st_size for file in Path(path).iterdir()),
+        "bytes": sum(file.stat().st_size for file in folder.iterdir()),
         "busiest": [_node_view(graph, int(node), tokenizer) for node in busiest],
     }
 
