@@ -123,6 +123,7 @@ def stream_generate(
     if not isinstance(tokenizer, TokenizerWrapper):
         tokenizer = TokenizerWrapper(tokenizer)
     statistics = Statistics()
+    prefill = _Prefill(prompt_progress_callback)
     cache = prompt_cache if prompt_cache is not None else new_cache(model, max_kv_size)
     check_kv_quantisation(model, cache, kv_bits, kv_group_size)
     chosen, tap = choose_drafter(model, tokenizer, cache, statistics, graph, drafter, num_draft_tokens)
@@ -134,7 +135,7 @@ def stream_generate(
         kv_bits=kv_bits,
         kv_group_size=kv_group_size,
         quantized_kv_start=quantized_kv_start,
-        prompt_progress_callback=prompt_progress_callback,
+        prompt_progress_callback=prefill,
         context_length=context_length(model),
         blocks_until=blocks_until(model),
         stream=stream,
@@ -146,7 +147,7 @@ def stream_generate(
     steps = generate_step(
         ids, model, cache, options=options, drafter=chosen, tap=tap, statistics=statistics, earlier=earlier
     )
-    responses = _responses(steps, model, tokenizer, len(ids), options, statistics)
+    responses = _responses(steps, model, tokenizer, len(ids), options, statistics, prefill)
     yield from until_stop(responses, tokenizer, stops) if stops else responses
 
 
@@ -203,6 +204,24 @@ def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int]) -> list[in
     return ids
 
 
+class _Prefill:
+    """Passes mlx-lm's prompt progress on, and keeps when the cache came to hold all of the prompt but its last token.
+
+    Args:
+        told: the caller's own callback, or None.
+    """
+
+    def __init__(self, told: Any) -> None:
+        self._told = told
+        self.ended = time.perf_counter()
+
+    def __call__(self, done: int, total: int) -> None:
+        if done < total:
+            self.ended = time.perf_counter()
+        if self._told is not None:
+            self._told(done, total)
+
+
 def _responses(
     steps: Generator[Emitted, None, None],
     model: nn.Module,
@@ -210,8 +229,13 @@ def _responses(
     prompt_tokens: int,
     options: Options,
     statistics: Statistics,
+    prefill: _Prefill,
 ) -> Generator[GenerationResponse, None, None]:
-    """Tokens to text and figures, exactly as mlx-lm counts and ends them."""
+    """Tokens to text and figures, as mlx-lm counts and ends them.
+
+    Only the clock of ``generation_tps`` starts at the end of prefill. mlx-lm's starts with the first token, and all
+    that one forward gives along with that would have taken no time.
+    """
     detokenizer = tokenizer.detokenizer
     count, prompt_tps, start = 0, 0.0, time.perf_counter()
 
@@ -224,7 +248,7 @@ def _responses(
             prompt_tokens=prompt_tokens,
             prompt_tps=prompt_tps,
             generation_tokens=count,
-            generation_tps=count / (time.perf_counter() - start),
+            generation_tps=count / (time.perf_counter() - prefill.ended),
             peak_memory=mx.get_peak_memory() / 1e9,
             finish_reason=finish_reason,
             source=step.source,
@@ -233,10 +257,9 @@ def _responses(
         )
 
     def next_response(step: Emitted) -> GenerationResponse:
-        nonlocal count, prompt_tps, start
+        nonlocal count, prompt_tps
         if count == 0:
-            now = time.perf_counter()
-            prompt_tps, start = prompt_tokens / (now - start), now
+            prompt_tps = prompt_tokens / (time.perf_counter() - start)
         count += 1
         ended = step.token in tokenizer.eos_token_ids
         if not ended:

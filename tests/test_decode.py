@@ -15,7 +15,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from zoo import Oracle, build
 
-from daari_mlx import generate, stream_generate
+from daari_mlx import decode, generate, stream_generate
 from daari_mlx.decode import GenerationResponse, encode_prompt
 from daari_mlx.draft import Context, Draft
 from daari_mlx.errors import DaariError
@@ -279,6 +279,29 @@ def test_a_response_has_all_that_plains_has(compiled: Compiled) -> None:
     assert isinstance(last, mlx_lm.generate.__globals__["GenerationResponse"]) and isinstance(last, GenerationResponse)
     assert last.prompt_tps > 0 and last.generation_tps > 0 and last.peak_memory > 0
     assert last.logprobs.shape == (640,) and fingerprint(compiled.teacher.model, compiled.teacher.tokenizer)
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]])
+@pytest.mark.parametrize("lengths", [None, [30], [4, 30], [1] * 30])
+def test_tokens_per_second_count_the_time_of_every_forward(
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch, prompt: list[int], lengths: list[int] | None
+) -> None:
+    """Also that of the first: it may give the whole answer at once."""
+    now = 0.0
+
+    class Slow(Scripted):
+        def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
+            nonlocal now
+            now += 10.0
+            return super().__call__(inputs, cache)
+
+    monkeypatch.setattr(decode.time, "perf_counter", lambda: now)
+    truth = [*prompt, *range(50, 62), EOS]
+    drafter = None if lengths is None else Splits(truth, list(lengths))
+    *_, last = stream_generate(Slow(truth), compiled.teacher.tokenizer, prompt, 20, drafter=drafter)
+    assert last.generation_tokens == 13
+    ahead = lengths is None  # plain has started one more forward while the last token is told
+    assert last.generation_tps == pytest.approx(13 / (10 * (last.statistics.forwards + ahead)))
 
 
 def test_special_and_thinking_tokens_are_told_as_plain_tells_them(compiled: Compiled) -> None:
