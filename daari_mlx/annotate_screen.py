@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from daari_mlx.annotate import ACCEPTED, FORBIDDEN, REJECTED, UNREAD, UNUSED
-from daari_mlx.legible import fold, isolated, padded, visible
+from daari_mlx.legible import fit, fold, isolated, padded, visible
 from daari_mlx.shades import COLOURS, OTHER
 
 GAP = "  "
 NODE, CHANCE, SOURCE = 6, 5, 8  # columns
 TOKEN = (8, 40)  # fewest and most columns of a token
+LABEL = 10  # columns of what stands before a line about the whole answer
 PROMPT_LINES = 3  # of the prompt's end that are shown
 # Of the 256 colours, middle ones that stand out from a dark and from a light ground alike.
 GOOD, BAD, QUIET = "color(28)", "color(160)", "color(244)"
@@ -26,7 +26,7 @@ VERDICTS = {
     UNUSED: ("– behind the end", QUIET),
     FORBIDDEN: ("✗ not allowed by the grammar", BAD),
 }
-ENDS = {"stop": "the answer came to its end", "length": "max_tokens was reached"}
+ENDS = {"stop": "stop: the answer is complete", "length": "length: --max-tokens was reached"}
 
 Cell = tuple[str, str]  # text and style
 
@@ -66,7 +66,7 @@ class Screen:
             count: its tokens.
             text: its end, as long as one likes.
         """
-        self._line((f"prompt    {visible(source, ' ')}, {_counted(count, 'token')}", ""))
+        self._total("prompt", f"{source}, {_counted(count, 'token')}")
         lines = list(fold(visible(text, " "), self._console.width - len(GAP)))
         for row, line in enumerate(lines[-PROMPT_LINES:]):
             cut = row == 0 and len(lines) > PROMPT_LINES
@@ -76,7 +76,7 @@ class Screen:
         """Print a round, as :func:`daari_mlx.annotate.round_record` tells it."""
         self._console.print()
         place = self._place(record)
-        after = f" · after {isolated(visible(record['after']['text']))}"
+        after = f" · after {isolated(fit(visible(record['after']['text']), TOKEN[0]))}"
         self._line((f"round {record['round']}", "bold"), (after, QUIET), (f" · {place}" if place else "", ""))
         if record["draft"]:
             self._draft(record)
@@ -105,7 +105,7 @@ class Screen:
             if "wanted" in token:
                 sign += visible(token["wanted"]["text"])
             chances = (_chance(token.get("probability")), _chance(token.get("path_probability")))
-            source = (visible(token["source"]), f"color({COLOURS.get(token['source'], OTHER)})")
+            source = (visible(token["source"]), _colour(token["source"]))
             faint = "" if token["verdict"] == ACCEPTED else QUIET
             self._row(_node(token), visible(token["text"]), *chances, source, (sign, style), style=faint)
         if record["bonus"] is not None:
@@ -137,29 +137,34 @@ class Screen:
     def summary(self, record: dict[str, Any]) -> None:
         """Print the last lines, as :func:`daari_mlx.annotate.summary_record` tells them."""
         self._console.print()
-        rate = f"{record['tokens_per_call']:.2f} tokens per forward"
-        total = f"{_counted(record['tokens'], 'token')} in {_counted(record['calls'], 'forward')}: {rate}"
-        self._line(("total     ", "bold"), (total, ""), (" (plain decoding: 1.00)", QUIET))
+        total = f"{_counted(record['tokens'], 'token')} in {_counted(record['calls'], 'forward')}: "
+        self._total("total", total + f"{record['tokens_per_call']:.2f} tokens per forward (plain: 1.00)")
         if record["drafted"]:
-            kept = f"{record['accepted']:,} of {record['drafted']:,} accepted ({record['acceptance_rate']:.0%})"
-            self._line(("drafted   ", "bold"), (kept, ""), *self._sources(record["by_source"]))
+            kept = f"{record['accepted']:,} of {_counted(record['drafted'], 'draft token')} accepted"
+            self._total("drafted", f"{kept}: {record['acceptance_rate']:.0%}")
+            cells: list[Cell] = []
+            for name, count in record["by_source"].items():
+                text = f"{visible(name)} {count['accepted']:,} of {count['drafted']:,}"
+                cells += [(", " if cells else "", ""), (text, _colour(name))]
+            self._line((f"{'sources':<{LABEL}}", "bold"), *cells)
         if record["drafting_off"] is not None:
-            self._line(("drafting  ", "bold"), (f"off: {record['drafting_off']}", ""))
-        self._line(("ended     ", "bold"), (ENDS.get(record["finish_reason"], record["finish_reason"]), ""))
+            self._total("drafting", f"off: {record['drafting_off']}")
+        self._total("finish", ENDS.get(record["finish_reason"], record["finish_reason"]))
 
-    def _sources(self, counts: dict[str, dict[str, int]]) -> Sequence[Cell]:
-        cells: list[Cell] = []
-        for name, count in counts.items():
-            cells.append((": " if not cells else ", ", ""))
-            style = f"color({COLOURS.get(name, OTHER)})"
-            cells.append((f"{visible(name)} {count['accepted']:,} of {count['drafted']:,}", style))
-        return cells
+    def _total(self, label: str, text: str) -> None:
+        for line in fold(visible(text, " "), max(self._console.width - LABEL, TOKEN[1])):
+            self._line((f"{label:<{LABEL}}", "bold"), (line, ""))
+            label = ""
 
     def _line(self, *cells: Cell) -> None:
         line = Text.assemble(*cells)
         line.rstrip()
         self._console.print(line, soft_wrap=True)
         self._console.file.flush()
+
+
+def _colour(source: str) -> str:
+    return f"color({COLOURS.get(source, OTHER)})"
 
 
 def _counted(count: int, what: str) -> str:
