@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from daari_mlx.annotate import ACCEPTED, FORBIDDEN, REJECTED, UNREAD, UNUSED
-from daari_mlx.legible import fit, fold, isolated, padded, visible
+from daari_mlx.legible import fit, fold, isolated, padded, visible, width
 from daari_mlx.shades import COLOURS, OTHER
 
 GAP = "  "
@@ -75,9 +75,12 @@ class Screen:
     def round(self, record: dict[str, Any]) -> None:
         """Print a round, as :func:`daari_mlx.annotate.round_record` tells it."""
         self._console.print()
-        place = self._place(record)
-        after = f" · after {isolated(fit(visible(record['after']['text']), TOKEN[0]))}"
-        self._line((f"round {record['round']}", "bold"), (after, QUIET), (f" · {place}" if place else "", ""))
+        after = isolated(fit(visible(record["after"]["text"]), TOKEN[0]))
+        head, place = f"round {record['round']}", self._place(record)
+        wide = width(f"{head} · after {after} · {place}") > self._console.width
+        self._line((head, "bold"), (f" · after {after}", QUIET), (f" · {place}" if place and not wide else "", ""))
+        if wide and place:
+            self._line((GAP + place, ""))
         if record["draft"]:
             self._draft(record)
         self._said(record)

@@ -26,11 +26,10 @@ TEXTS = [
     "שלום, ಕನ್ನಡ!",
     "a\n\tb\r",
     "e\u0301 ❤\ufe0f",
-    "\ufeff\u200b\u202e<|im_end|>",
+    "\ufeff\u202e<|im_end|>",
 ]
-ODD = st.text(
-    st.one_of(st.characters(), st.sampled_from("\n\t\x1b\x9b\u200b\ufeff\u202e\u0301\u20e3漢😀שم· ␊")), max_size=40
-)
+LIKELY = "\n\t\x1b\x9b\u200b\ufeff\u202e\u0301\u20e3漢😀שم· ␊"
+ODD = st.text(st.one_of(st.characters(), st.sampled_from(LIKELY)), max_size=40)
 
 
 @given(ODD)
@@ -102,9 +101,8 @@ def byte_level() -> Any:
 def sentence_pieces() -> Any:
     """Pieces with a sign for the space, and a token for each byte."""
     pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a", "<|im_end|>"]
-    core = Tokenizer(
-        models.BPE({p: n for n, p in enumerate(pieces)}, [("▁", "a")], unk_token="<unk>", byte_fallback=True)
-    )
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    core = Tokenizer(models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", byte_fallback=True))
     core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     core.add_special_tokens(["<|im_end|>"])
