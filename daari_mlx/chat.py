@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from daari_mlx import chat_commands, chat_figures, chat_input
 from daari_mlx.chat_history import NAME, History
-from daari_mlx.chat_screen import AnswerText, plain, prefill_line, quiet
+from daari_mlx.chat_screen import AnswerText, fold, plain, prefill_line, quiet
 from daari_mlx.chat_session import NO_TEMPLATE, Engine, Session, StoppedBeforeAnswer
 from daari_mlx.conversation import Conversation
 from daari_mlx.errors import DaariError
@@ -75,7 +75,7 @@ def chat(
             if _done(session, line):
                 break
         except DaariError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            plain(fold(f"error: {error}"))
 
 
 def _done(session: Session, line: str) -> bool:
@@ -112,7 +112,7 @@ def _turn(session: Session, message: str) -> None:
                 if stopped := is_stopped() and last.finish_reason is None:
                     break
     except StoppedBeforeAnswer:
-        quiet("stopped")
+        quiet("stopped: the message is taken back")
     finally:
         if last is None:
             turns.pop()
@@ -129,7 +129,7 @@ def _tell(session: Session, last: GenerationResponse, *, stopped: bool) -> None:
     how_it_ended = "stopped" if stopped else session.why_cut(last)
     quiet(chat_figures.figures(last, chat_figures.fullness(session), how_it_ended))
     if session.drafts:
-        plain(chat_figures.legend(last.statistics.sources))
+        plain(fold(chat_figures.legend(last.statistics.sources)))
 
 
 @contextmanager

@@ -8,25 +8,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 from daari_mlx.chat_figures import legend_of_all, stats_text
-from daari_mlx.chat_screen import plain, quiet
+from daari_mlx.chat_screen import fold, plain, quiet
 from daari_mlx.chat_session import Session
 from daari_mlx.errors import DaariError
 
 HELP = """\
 /help            this list
 /reset           forget the conversation; the system prompt stays
-/system TEXT     set the system prompt and start anew; without TEXT show it, with
-                 "" take it away
+/system TEXT     set the system prompt and start anew; "" takes it away,
+                 without TEXT it is shown
 /stats           figures of the conversation so far
 /drafts on|off   show which tokens were drafted, in a colour for each source
-/save FILE       write the conversation as JSONL, a row an answer, for compile
-                 --data; a FILE that exists is replaced with --force only
+/save FILE       write the conversation as JSONL, a row an answer, for
+                 compile --data; --force replaces a FILE that is there
 /quit            quit, as Ctrl-D does
 q, r, h          quit, reset and help, as in mlx-lm
 
-Several lines: end a line with \\, or type \"\"\" before the first and behind the last;
-what is pasted stays together. Send a message that begins with / as //…, or with
-a space in front. Ctrl-C stops an answer and keeps it; Ctrl-D quits."""
+Several lines: end a line with \\, or type \"\"\" before the first and behind
+the last; what is pasted stays together. A message that begins with a slash
+is sent as //… or with a space in front. Ctrl-C stops an answer and keeps
+what was said, Ctrl-D quits."""
 
 SHORT = {"q": "/quit", "r": "/reset", "h": "/help", "/exit": "/quit"}  # the letters are mlx-lm's
 FORCE = "--force"
@@ -83,9 +84,10 @@ def run(session: Session, command: str, words: str) -> None:
         Quit: see :class:`Quit`.
     """
     if command not in COMMANDS:
+        *names, last = COMMANDS
         raise DaariError(
-            f"There is no command {command}: {', '.join(COMMANDS)} are there. To send a message that begins with a "
-            f"slash, type another one before it: /{command}"
+            f"There is no command {command}: there are {', '.join(names)} and {last}. To send a message that begins "
+            f"with a slash, type one more: /{command}"
         )
     wordless = command not in ("/system", "/drafts", "/save")
     if wordless and words:
@@ -131,7 +133,7 @@ def _drafts(session: Session, words: str) -> None:
     elif session.drafter == "none":
         quiet("Drafted tokens will be shown, but nothing drafts here: start with --graph, --draft-model or --drafter.")
     else:
-        plain(legend_of_all(session.drafter))
+        plain(fold(legend_of_all(session.drafter)))
 
 
 def _save(session: Session, words: str) -> None:

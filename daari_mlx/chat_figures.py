@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daari_mlx.accept import TEACHER
@@ -31,7 +32,7 @@ def figures(last: GenerationResponse, context: str | None, how_it_ended: str | N
     drafting = drafting_text(last).replace(", ", SEPARATOR)
     parts = [
         f"{last.prompt_tokens} prompt tokens prefilled",
-        f"{last.generation_tokens} tokens",
+        f"{last.generation_tokens} token{'s' * (last.generation_tokens != 1)}",
         f"{last.generation_tps:.1f} tokens/s",
         drafting,
         context,
@@ -68,10 +69,10 @@ def legend_of_all(drafter: str) -> str:
         drafter: ``"graph"``, ``"model"`` or ``"lookup"``.
     """
     if os.environ.get("NO_COLOR"):
-        return "Drafted tokens are underlined, since NO_COLOR is set; a line after each answer counts them by source."
+        return "Drafted tokens are underlined (NO_COLOR is set); each answer counts them by source."
     names = NAMES if drafter == "graph" else (MODEL if drafter == "model" else LOOKUP,)
     shown = SEPARATOR.join(shade(name, name) if sys.stderr.isatty() else name for name in names)
-    return f"Drafted tokens are coloured by source: {shown}. The teacher's own stay plain."
+    return f"Drafted tokens are coloured by source: {shown}"
 
 
 def stats_text(session: Session) -> str:
@@ -95,14 +96,21 @@ def stats_text(session: Session) -> str:
     )
 
 
-def title(model: str, drafter: str, source: str | None, context_length: int | None) -> str:
+def title(model: str, adapter: str | None, drafter: str, source: str | None, context_length: int | None) -> str:
     """The first line of a chat: who answers, who drafts, and how much the teacher holds.
 
     Args:
-        model: where the teacher came from.
+        model, adapter: where the teacher came from; no adapter is None.
         drafter: see :func:`legend_of_all`; ``"none"`` for nobody.
-        source: the graph's or the draft model's folder, or None.
+        source: where the graph or the draft model came from, or None.
+        context_length: None where it is not known.
     """
-    words = {"graph": f"drafted by {source}", "model": f"drafted by {source}", "lookup": "drafted by look-ups"}
+    teacher = _name(model) if adapter is None else f"{_name(model)} with {_name(adapter)}"
+    drafts = {"none": "no drafter", "lookup": "drafted by look-ups"}.get(drafter) or f"drafted by {_name(str(source))}"
     held = None if context_length is None else f"context of {context_length:,} tokens"
-    return SEPARATOR.join(part for part in (model, words.get(drafter, "no drafter"), held) if part)
+    return SEPARATOR.join(part for part in (teacher, drafts, held) if part)
+
+
+def _name(source: str) -> str:
+    """A folder's own name; a repository keeps its user's."""
+    return Path(source).resolve().name if Path(source).is_dir() else source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 SEPARATOR = " · "
 NARROW = 79  # columns, where the terminal's width is not known
 LONG_PREFILL = 256  # prompt tokens from which on a line says that they are being read
+_COLOURS = re.compile(r"\033\[[0-9;]*m")
 # A terminal takes control characters as orders, so they are shown as their pictures there: ESC as ␛.
 _HARMLESS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _HARMLESS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
@@ -31,7 +33,7 @@ def quiet(text: str) -> None:
 
 
 def plain(text: str) -> None:
-    """Something that was asked for, such as a table: to stderr, as bright as the rest."""
+    """Something that was asked for, such as a table: to stderr, as bright as the rest and as it is."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -45,7 +47,7 @@ def fold(line: str) -> str:
     width, lines = columns(), [""]
     for part in line.split(SEPARATOR):
         joined = f"{lines[-1]}{SEPARATOR}{part}" if lines[-1] else part
-        if len(joined) <= width:
+        if len(_COLOURS.sub("", joined)) <= width:
             lines[-1] = joined
             continue
         lines.extend(textwrap.wrap(part, width, break_on_hyphens=False) or [part])

@@ -163,12 +163,13 @@ def chat(
         max_kv_size=max_kv_size,
     )
     prompts.seed(seed)
+    source = graph if kind == "graph" else draft_model
     talk(
         engine,
         system_prompt=system_prompt,
         context_length=teacher.context_length,
         drafter=kind,
-        title=title(model, kind, graph if kind == "graph" else draft_model, teacher.context_length),
+        title=title(model, adapter_path, kind, source, teacher.context_length),
         chat_template_config=chat_template_config,
         max_tokens=max_tokens,
         sampler=prompts.make_sampler(

@@ -4,73 +4,15 @@ import builtins
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
 from io import StringIO
 
 import pytest
+from scripted_chat import Scripted
 from typer.testing import CliRunner
 
 from daari_mlx import cli
-from daari_mlx.accept import Statistics
 from daari_mlx.chat import chat
 from daari_mlx.errors import DaariError
-
-
-@dataclass
-class Response:
-    text: str
-    prompt_tokens: int = 7
-    generation_tokens: int = 1
-    generation_tps: float = 10.0
-    tokens_per_forward: float = 2.0
-    acceptance_rate: float = 0.5
-    drafting_off: str | None = None
-    finish_reason: str | None = None
-    token: int = 5
-    source: str | None = None
-    statistics: Statistics = field(default_factory=Statistics)
-
-
-class Tokenizer:
-    """A word is a token; its template takes any message."""
-
-    eos_token_ids = frozenset([0])
-
-    def __init__(self, has_chat_template: bool = True) -> None:
-        self.has_chat_template = has_chat_template
-
-    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize=True, **_config):
-        words = [word for m in messages for word in (m["role"], *m["content"].split())]
-        return words if tokenize else " ".join(words)
-
-
-class Scripted:
-    """An engine that says what the test says; a callable in its script is run in place of a token."""
-
-    def __init__(self, *script, has_chat_template: bool = True) -> None:
-        self.script = script
-        self.tokenizer = Tokenizer(has_chat_template)
-        self.asked: list[list[dict]] = []
-        self.resets = 0
-        self.closed = 0
-
-    def reset(self) -> None:
-        self.resets += 1
-
-    def stream_chat(self, messages, *, prompt_progress_callback=None, **options):
-        self.asked.append([dict(m) for m in messages])
-        self.options = options
-        return self.stream(prompt_progress_callback)
-
-    def stream(self, progress):
-        try:
-            for number, said in enumerate(self.script):
-                if callable(said):
-                    said(progress)
-                else:
-                    yield Response(said, generation_tokens=number + 1)
-        finally:
-            self.closed += 1
 
 
 def ctrl_c(_progress=None) -> None:
