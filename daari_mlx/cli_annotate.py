@@ -22,7 +22,7 @@ MaybePrompt = Annotated[
     str | None,
     typer.Option("--prompt", "-p", metavar="TEXT", help="What to answer, in place of --data ('-' reads from stdin)."),
 ]
-Index = Annotated[int, typer.Option("--idx", min=0, help="Which good row of --data, from 0.")]
+Index = Annotated[int, options.number("--idx", min=0, help="Which good row of --data, from 0.")]
 NoColour = Annotated[bool, typer.Option("--no-color", help="No colours; there are none in a pipe or with NO_COLOR.")]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Print a line of JSON for each round as it comes, and one for the whole answer.")
@@ -85,7 +85,7 @@ def annotate(
         ids = prompts.encode(
             teacher.tokenizer, said, system_prompt=system_prompt, chat_template_config=chat_template_config
         )
-        asked = Prompt(ids, 0, "--prompt", None)
+        asked = Prompt(ids, 0, "", None)
     own = make_drafter(kind, draft_model, teacher, num_draft_tokens, trust_remote_code=trust_remote_code)
     prompts.seed(seed)
     words = Words(teacher.tokenizer)
@@ -140,5 +140,6 @@ def _printer(screen: Screen | None, asked: Prompt, words: Any) -> Callable[[dict
     return show
 
 
-def _source(record: dict[str, Any], asked: Prompt) -> dict[str, str]:
-    return {"prompt_source": asked.source} if record["kind"] == "summary" else {}
+def _source(record: dict[str, Any], asked: Prompt) -> dict[str, str | None]:
+    """Where the prompt comes from, for the record of the whole answer; None where it was given as text."""
+    return {"prompt_source": asked.source or None} if record["kind"] == "summary" else {}

@@ -31,7 +31,7 @@ Bits = Annotated[
         "--bits", parser=parse_bits, metavar="N|none", help="Bits of the tier's weights; none leaves them as they are."
     ),
 ]
-GroupSize = Annotated[int, typer.Option("--group-size", min=1, help="Weights that share a scale.")]
+GroupSize = Annotated[int, options.number("--group-size", min=1, help="Weights that share a scale.")]
 DropLayers = Annotated[
     Any,
     typer.Option(
@@ -60,7 +60,7 @@ def tier(
     chat_template_config: options.ChatTemplateConfig = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make a cheap model that drafts for a teacher: quantised, without the layers that its answers need least."""
+    """Make a cheap model that drafts for a teacher. Quantised, without the layers that its answers need least."""
     from daari_mlx.data import read_prompts
     from daari_mlx.teacher import load_teacher
     from daari_mlx.tier import TierOptions, check_target, make_tier

@@ -105,6 +105,11 @@ def check_exists(data: str) -> None:
         raise DaariError(f"There is no data at {data!r}: give a .jsonl file, a folder with such files, or - for stdin.")
 
 
+def number(*names: str, **how: Any) -> Any:
+    """An option that takes a number."""
+    return typer.Option(*names, metavar="N", **how)
+
+
 # --- the teacher and its graph
 Model = Annotated[
     str,
@@ -170,20 +175,18 @@ Layer = Annotated[
     ),
 ]
 AnswerTokens = Annotated[
-    int, typer.Option("--max-tokens", "-m", min=1, help="The longest answer of the teacher, for --answers teacher.")
+    int, number("--max-tokens", "-m", min=1, help="The longest answer of the teacher, for --answers teacher.")
 ]
 SkipBadRows = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Leave bad rows out and list them, instead of stopping.")
 ]
-Split = Annotated[str, typer.Option("--split", help="Which file of a data folder, without .jsonl.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Take only so many rows.")]
+Split = Annotated[str, typer.Option("--split", metavar="NAME", help="Which file of a data folder, without .jsonl.")]
+Limit = Annotated[int | None, number("--limit", min=1, help="Take only so many rows.")]
 RunSeed = Annotated[
-    int,
-    typer.Option("--seed", min=0, max=2**32 - 1, help="The same data, seed, versions and threads give the same bytes."),
+    int, number("--seed", min=0, max=2**32 - 1, help="The same data, seed, versions and threads give the same bytes.")
 ]
 MaxBytes = Annotated[
-    int | None,
-    typer.Option("--max-bytes", min=1, help="How large the graph may become, whatever the data; 9 MB by default."),
+    int | None, number("--max-bytes", min=1, help="How large the graph may become, whatever the data; 9 MB by default.")
 ]
 NodeCount = Annotated[
     Any,
@@ -255,31 +258,28 @@ MaxTokens = Annotated[
         help="Maximum number of tokens to generate; -1: no limit.",
     ),
 ]
-Temp = Annotated[float, typer.Option("--temp", min=0.0, help="Sampling temperature.")]
-TopP = Annotated[float, typer.Option("--top-p", min=0.0, max=1.0, help="Sampling top-p.")]
-MinP = Annotated[float, typer.Option("--min-p", min=0.0, max=1.0, help="Sampling min-p.")]
-TopK = Annotated[int, typer.Option("--top-k", min=0, help="Sampling top-k; 0: all.")]
+Temp = Annotated[float, number("--temp", min=0.0, help="Sampling temperature.")]
+TopP = Annotated[float, number("--top-p", min=0.0, max=1.0, help="Sampling top-p.")]
+MinP = Annotated[float, number("--min-p", min=0.0, max=1.0, help="Sampling min-p.")]
+TopK = Annotated[int, number("--top-k", min=0, help="Sampling top-k; 0: all.")]
 MinTokensToKeep = Annotated[
-    int, typer.Option("--min-tokens-to-keep", min=1, help="Minimum tokens to keep for min-p sampling.")
+    int, number("--min-tokens-to-keep", min=1, help="Minimum tokens to keep for min-p sampling.")
 ]
 XtcProbability = Annotated[
-    float,
-    typer.Option("--xtc-probability", min=0.0, max=1.0, help="Probability of XTC sampling to happen each next token."),
+    float, number("--xtc-probability", min=0.0, max=1.0, help="Probability of XTC sampling to happen each next token.")
 ]
 XtcThreshold = Annotated[
-    float,
-    typer.Option("--xtc-threshold", min=0.0, max=0.5, help="Probability that a token needs to be taken out by XTC."),
+    float, number("--xtc-threshold", min=0.0, max=0.5, help="Probability that a token needs to be taken out by XTC.")
 ]
-MaybeSeed = Annotated[int | None, typer.Option("--seed", min=0, max=2**64 - 1, help="Seed of the sampling.")]
-MaxKvSize = Annotated[int | None, typer.Option("--max-kv-size", min=1, help="The most tokens that the KV cache holds.")]
+MaybeSeed = Annotated[int | None, number("--seed", min=0, max=2**64 - 1, help="Seed of the sampling.")]
+MaxKvSize = Annotated[int | None, number("--max-kv-size", min=1, help="The most tokens that the KV cache holds.")]
 PrefillStepSize = Annotated[
-    int, typer.Option("--prefill-step-size", min=1, help="Prompt tokens that one forward takes; smaller saves memory.")
+    int, number("--prefill-step-size", min=1, help="Prompt tokens that one forward takes; smaller saves memory.")
 ]
-KvBits = Annotated[int | None, typer.Option("--kv-bits", min=1, help="Bits of KV cache quantisation; none by default.")]
-KvGroupSize = Annotated[int, typer.Option("--kv-group-size", min=1, help="Group size of KV cache quantisation.")]
+KvBits = Annotated[int | None, number("--kv-bits", min=1, help="Bits of KV cache quantisation; none by default.")]
+KvGroupSize = Annotated[int, number("--kv-group-size", min=1, help="Group size of KV cache quantisation.")]
 QuantizedKvStart = Annotated[
-    int,
-    typer.Option("--quantized-kv-start", min=0, help="With --kv-bits, the token from which the cache is quantised."),
+    int, number("--quantized-kv-start", min=0, help="With --kv-bits, the token from which the cache is quantised.")
 ]
 PromptCacheFile = Annotated[
     str | None,
@@ -296,11 +296,11 @@ Verbose = Annotated[
 ]
 
 # --- bench, inspect and probe
-Number = Annotated[int, typer.Option("-n", min=1, help="How many prompts, from the head of the data.")]
+Number = Annotated[int, number("-n", min=1, help="How many prompts, from the head of the data.")]
 AllowOverlap = Annotated[
     bool, typer.Option("--allow-overlap", help="Take prompts that the graph was compiled from; the record tells.")
 ]
 Out = Annotated[str | None, typer.Option("--out", metavar="FILE", help="Append the whole record as one line of JSON.")]
 GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help="A graph: a folder or USER/REPO[@REVISION].")]
-Top = Annotated[int, typer.Option("--top", min=0, help="How many of the busiest nodes to show.")]
-Repeats = Annotated[int, typer.Option("--repeats", min=1, help="How often each row count is measured.")]
+Top = Annotated[int, number("--top", min=0, help="How many of the busiest nodes to show.")]
+Repeats = Annotated[int, number("--repeats", min=1, help="How often each row count is measured.")]
