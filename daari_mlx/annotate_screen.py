@@ -62,11 +62,11 @@ class Screen:
         """Say what is answered.
 
         Args:
-            source: where the prompt comes from.
+            source: where the prompt comes from, may be empty.
             count: its tokens.
             text: its end, as long as one likes.
         """
-        self._total("prompt", f"{source}, {_counted(count, 'token')}")
+        self._total("prompt", ", ".join(filter(None, (source, _counted(count, "token")))))
         lines = list(fold(visible(text, " "), self._console.width - len(GAP)))
         for row, line in enumerate(lines[-PROMPT_LINES:]):
             cut = row == 0 and len(lines) > PROMPT_LINES

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import mlx.core as mx
 
 from daari_mlx.draft import Draft
+
+NOTHING = Draft()  # of rounds for which no drafter was asked; one for all of them: it costs nothing, and is not changed
 
 
 @dataclass(slots=True)
@@ -24,7 +26,7 @@ class Round:
 
     number: int
     tokens: list[int]
-    draft: Draft = field(default_factory=Draft)
+    draft: Draft = NOTHING
     drafted: int = 0
     accepted: int = 0
 

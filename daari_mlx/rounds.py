@@ -21,7 +21,7 @@ import numpy as np
 from daari_mlx.accept import Statistics
 from daari_mlx.ahead import Row, Runner
 from daari_mlx.draft import Context, Draft, Drafter
-from daari_mlx.emitted import Emitted, Round
+from daari_mlx.emitted import NOTHING, Emitted, Round
 from daari_mlx.limits import NO_LIMIT, Options
 from daari_mlx.nodes import FloatArray
 from daari_mlx.rewind import Cache, Checkpoint, cached_tokens, can_drop_one
@@ -181,7 +181,7 @@ def _rest(run: _Run, rounds: int, first: Draft) -> Generator[Emitted, None, None
         token: Any = row.token.item()
         run.first_token()
         run.statistics.forward(0)
-        made = Round(run.statistics.forwards, [token], first if number == 1 else Draft())
+        made = Round(run.statistics.forwards, [token], first if number == 1 else NOTHING)
         try:
             yield run.emit(Emitted(token, row.logprobs, None, made))
         except GeneratorExit:

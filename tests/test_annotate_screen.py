@@ -238,7 +238,8 @@ def test_drafters_without_nodes_have_no_node_column(tiny_teacher_path: Path) -> 
     assert "token" in text and "node" not in text and "prompt " in text
     records = [json.loads(line) for line in done(*options, "--drafter", "none", "--json").splitlines()]
     assert all("anchor" not in r and r["draft"] == [] for r in records[:-1])
-    assert "drafting  off: no graph was given" in done(*options)
+    text = done(*options)
+    assert "drafting  off: no graph was given" in text and re.match(r"prompt    \d+ tokens\n", text)
 
 
 def test_a_terminal_that_lacks_the_signs_gets_escapes(given: tuple[object, ...]) -> None:
