@@ -1,9 +1,9 @@
 """Stage 6, arbitration: how far each source can be trusted, and how their voices add up to one probability.
 
-Each source's cell has a share of right tokens, counted on text that the graph had not seen. Sources that name the same
-token add to its log-odds, sources that name another take from it, each by the weights of a logistic regression on the
-same text: a maximum over the sources would promise too much, and a product of their odds even more, for they err
-together.
+Each source's cell has a share of right tokens, counted on text that the graph had not seen. Who agrees with whom tells
+as much as how sure each is: every scene (which sources name a token, which another, which are silent) has a logistic
+regression of its own over the sources' log-odds. A maximum over the sources would promise too much, and a product of
+their odds even more, for they err together.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp
+from operator import itemgetter
 
 import numpy as np
 
@@ -19,14 +20,15 @@ from daari_mlx.cells import COUNTS, SHARES, STEP_OF, STEPS
 from daari_mlx.nodes import FloatArray
 from daari_mlx.source import Moment, Source
 
-OWN, OWN_ANYHOW, OTHER, OTHER_ANYHOW = range(4)  # columns of the weights
+SAME, OTHER = 1, 2  # what a source says of a token in a scene: this one, another one; 0 is nothing
 FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
 BUCKETS = STEP_OF  # of steps since the anchor; later steps share the last
-LAST_STEP = len(BUCKETS) - 1
+_BEGINS = {BUCKETS.index(bucket): bucket for bucket in range(STEPS)}  # the first step of each
 MAX_ODDS = 12.0  # log-odds beyond which a probability no longer grows: it never is 0 or 1
 _LIMITS = (1 / (1 + exp(MAX_ODDS)), 1 / (1 + exp(-MAX_ODDS)))
 
-Voice = tuple[list[float], list[float]]  # of a source: for its own token and for any, by cell
+Voice = tuple[list[float], int, int]  # of a source: its log-odds by cell, its digit's worth in a scene, its column
+Ear = tuple[Source, Voice]
 
 
 @dataclass(frozen=True)
@@ -49,29 +51,30 @@ class Arbiter:
     """What turns the sources' cells into the probability that a token is right.
 
     Attributes:
-        names: the sources that are heard, in the order of the arrays.
+        names: the S sources that are heard, in the order of the arrays.
         odds: per source ``(cells, STEPS)`` float32, the log-odds that its token is right, by cell and bucket of steps
             since the anchor.
-        weights: ``(len(names), 4)`` float32: what a source adds to the log-odds of its own token (times its log-odds,
-            and at any rate), and to those of another token.
-        bias: the log-odds that every token starts from.
+        weights: ``(3 ** S, 1 + S)`` float32, by scene: the log-odds that a token starts from, and what each source's
+            own log-odds count in them. A scene is a number to base 3 with a digit for each source, the first one
+            lowest: 0 where it is silent, ``SAME`` where it names the token, ``OTHER`` where it names another.
     """
 
     names: tuple[str, ...]
     odds: tuple[FloatArray, ...]
     weights: FloatArray
-    bias: float
 
     @cached_property
     def voices(self) -> list[list[Voice]]:
-        """By bucket of steps and source: what each cell adds to the source's own token beside what it adds to any."""
-        made: list[list[Voice]] = [[] for _ in range(STEPS)]
-        for odds, weight in zip(self.odds, self.weights, strict=True):
-            other = odds * weight[OTHER] + weight[OTHER_ANYHOW]
-            own = odds * weight[OWN] + weight[OWN_ANYHOW] - other
-            for step in range(STEPS):
-                made[step].append((own[:, step].tolist(), other[:, step].tolist()))
-        return made
+        """By bucket of steps, what each source's cells are worth."""
+        return [
+            [(odds[:, step].tolist(), 3**place, place + 1) for place, odds in enumerate(self.odds)]
+            for step in range(STEPS)
+        ]
+
+    @cached_property
+    def scenes(self) -> list[list[float]]:
+        """``weights`` as lists."""
+        return self.weights.tolist()
 
     def propose(
         self,
@@ -93,14 +96,14 @@ class Arbiter:
         tokens: list[int] = []
         probabilities: list[float] = []
         named: list[str] = []
-        path, bucket, pairs = 1.0, -1, []
-        while len(tokens) < limit and path > floor:
-            if BUCKETS[min(len(tokens), LAST_STEP)] != bucket:
-                bucket = BUCKETS[min(len(tokens), LAST_STEP)]
-                pairs = list(zip(heard, self.voices[bucket], strict=True))
-            token, odds, name = self._choose(pairs)
-            if token < 0:
+        path, step, ears = 1.0, 0, []
+        while step < limit and path > floor:
+            if step in _BEGINS:
+                ears = self.ears(heard, step)
+            found = self.weigh(ears)
+            if not found:
                 break
+            token, odds, name = found[0] if len(found) == 1 else max(found, key=itemgetter(1))
             probability = 1 / (1 + exp(-odds)) if -MAX_ODDS < odds < MAX_ODDS else _LIMITS[odds > 0]
             path *= probability
             tokens.append(token)
@@ -108,31 +111,45 @@ class Arbiter:
             named.append(name)
             if token in ends:
                 break
+            step += 1
             moment.said += chr(token)
             for source in heard:
                 source.push(token, moment)
         return Proposal(tokens, probabilities, named)
 
-    def _choose(self, pairs: list[tuple[Source, Voice]]) -> tuple[int, float, str]:
-        """The token with the best log-odds, these, and the first source that named it; -1 where all are silent."""
-        total, first, votes, name = self.bias, -1, 0.0, ""
-        rivals: dict[int, tuple[float, str]] = {}
-        for source, (own, other) in pairs:
+    def ears(self, heard: Sequence[Source], step: int) -> list[Ear]:
+        """The sources with what their cells are worth so many steps behind the anchor."""
+        return list(zip(heard, self.voices[BUCKETS[min(step, len(BUCKETS) - 1)]], strict=True))
+
+    def weigh(self, ears: list[Ear]) -> list[tuple[int, float, str]]:
+        """Every token that is named, the log-odds that it is right, and the first source that named it."""
+        spoken: list[tuple[int, float]] = []
+        naming: dict[int, int] = {}
+        names: list[str] = []
+        scene = 0
+        for source, (odds, worth, column) in ears:
             token = source.token
             if token >= 0:
-                cell = source.cell
-                total += other[cell]
-                if token == first:
-                    votes += own[cell]
-                elif first < 0:
-                    first, votes, name = token, own[cell], source.name
+                spoken.append((column, odds[source.cell]))
+                scene += worth
+                if token in naming:
+                    naming[token] += worth
                 else:
-                    voice, namer = rivals.get(token, (0.0, source.name))
-                    rivals[token] = voice + own[cell], namer
-        for token, (voice, namer) in rivals.items():
-            if voice > votes:
-                first, votes, name = token, voice, namer
-        return first, total + votes, name
+                    naming[token] = worth
+                    names.append(source.name)
+        found = []
+        for (token, worth), name in zip(naming.items(), names, strict=True):
+            weights = self.scenes[2 * scene - worth]
+            total = weights[0]
+            for column, value in spoken:
+                total += weights[column] * value
+            found.append((token, total, name))
+        return found
+
+
+def scenes_of(count: int) -> np.ndarray:
+    """``(3 ** count, count)`` int64: what every source says in each scene of so many."""
+    return np.arange(3**count)[:, None] // 3 ** np.arange(count) % 3
 
 
 def counted(names: tuple[str, ...] = ("edge",)) -> Arbiter:
@@ -146,6 +163,11 @@ def counted(names: tuple[str, ...] = ("edge",)) -> Arbiter:
     assert seen.shape[1] == COUNTS
     chance = np.clip(share * seen / (seen + 2), 0.01, 0.99).reshape(-1, 1)
     odds = np.repeat(np.log(chance / (1 - chance)), STEPS, axis=1).astype(np.float32)
-    weights = np.zeros((len(names), 4), np.float32)
-    weights[:, OWN] = 1 / len(names)
-    return Arbiter(names, (odds,) * len(names), weights, 0.0)
+    return Arbiter(names, (odds,) * len(names), taken_at_their_word(len(names)))
+
+
+def taken_at_their_word(count: int) -> FloatArray:
+    """The weights by which a token has the mean log-odds of the sources that name it, of ``count`` in all."""
+    own = scenes_of(count) == SAME
+    weights = own / np.maximum(own.sum(axis=1, keepdims=True), 1)
+    return np.concatenate([np.zeros((len(own), 1)), weights], axis=1).astype(np.float32)

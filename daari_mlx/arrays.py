@@ -31,7 +31,6 @@ DTYPES: dict[str, type] = {  # of every array in the file, as in memory
     "paths.kinds": np.uint8,
     "arbiter.odds": np.float32,
     "arbiter.weights": np.float32,
-    "arbiter.bias": np.float32,
     "prompts": np.uint64,
 }
 
@@ -55,7 +54,6 @@ def to_arrays(graph: Graph) -> dict[str, np.ndarray]:
         "paths.kinds": graph.paths.kinds,
         "arbiter.odds": np.concatenate([odds.ravel() for odds in graph.arbiter.odds]),
         "arbiter.weights": graph.arbiter.weights,
-        "arbiter.bias": np.array([graph.arbiter.bias], np.float32),
         "prompts": graph.prompts,
     }
 
@@ -92,11 +90,9 @@ def _arbiter(arrays: dict[str, np.ndarray], names: object) -> Arbiter:
     known = isinstance(names, list) and all(isinstance(name, str) and name in NAMES for name in names)
     if not isinstance(names, list) or not known or not names or len(set(names)) < len(names):
         raise DaariError(f"The graph is damaged: its sources are {str(names)[:80]}, known ones are {list(NAMES)}.")
-    odds, bias = arrays["arbiter.odds"], arrays["arbiter.bias"]
+    odds = arrays["arbiter.odds"]
     sizes = [cells(name) * STEPS for name in names]
-    if odds.shape != (sum(sizes),) or bias.shape != (1,) or arrays["arbiter.weights"].shape != (len(names), 4):
+    if odds.shape != (sum(sizes),):
         raise DaariError(f"The graph is damaged: its arbiter does not fit its sources {names}.")
     parts = np.split(odds, np.cumsum(sizes)[:-1])
-    return Arbiter(
-        tuple(names), tuple(part.reshape(-1, STEPS) for part in parts), arrays["arbiter.weights"], float(bias[0])
-    )
+    return Arbiter(tuple(names), tuple(part.reshape(-1, STEPS) for part in parts), arrays["arbiter.weights"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import pairwise
 
-from daari_mlx.arbiter import OTHER, OWN, Arbiter
+from daari_mlx.arbiter import Arbiter, taken_at_their_word
 from daari_mlx.draft import Context, Draft, Drafter, GraphDrafter
 from daari_mlx.errors import DaariError
 from daari_mlx.graph import Graph
@@ -37,9 +37,7 @@ def hearing(graph: Graph, name: str) -> Graph:
     if name not in arbiter.names:
         raise DaariError(f"The graph has no source {name!r}: it has {', '.join(arbiter.names)}.")
     odds = arbiter.odds[arbiter.names.index(name)]
-    weights = arbiter.weights[:1] * 0
-    weights[0, OWN], weights[0, OTHER] = 1.0, 0.0
-    return replace(graph, arbiter=Arbiter((name,), (odds,), weights, 0.0))
+    return replace(graph, arbiter=Arbiter((name,), (odds,), taken_at_their_word(1)))
 
 
 def answers_of(graph: Graph) -> list[list[int]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from daari_mlx.arbiter import BUCKETS, MAX_ODDS, Arbiter
+from daari_mlx.arbiter import BUCKETS, MAX_ODDS, OTHER, SAME, Arbiter, scenes_of
 from daari_mlx.cells import STEPS
 from daari_mlx.corpus import Corpus
 from daari_mlx.nodes import FloatArray
@@ -27,6 +27,8 @@ FOLDS = 5  # parts of a small corpus, each tried on tables of the others
 TRIED = 100  # sequences tried a fold, at the most
 ANCHORS = 16  # places of a sequence that drafts are started from
 PRIOR = 4.0  # observations that a cell is taken to have had of what it is part of
+DRAWN = 10.0  # how firmly a scene's own weights are drawn towards those of all scenes
+NEWTON_STEPS = 30
 MIN_SEQUENCES = 20  # fewer leave nothing to hold back
 
 
@@ -135,22 +137,71 @@ def _anchors(rows: int) -> list[int]:
 
 
 def fit(cases: Cases, sources: Sources, names: Sequence[str] | None = None) -> Arbiter:
-    """The arbiter of counted cases."""
+    """The arbiter of counted cases.
+
+    One regression over all scenes says what each source adds where it names the token and where it names another; every
+    scene then departs from that as far as its own cases tell.
+    """
     heard = [k for k, s in enumerate(sources.all) if names is None or s.name in names]
-    odds = [_odds(cases, k, SHAPES[sources.all[k].name]) for k in heard]
-    features, right = [], []
+    odds = tuple(_odds(cases, k, SHAPES[sources.all[k].name]) for k in heard)
+    scene, values, right = _tokens(cases, heard, odds)
+    says = scenes_of(len(heard))
+    shared, bias = _regress(_columns(says[scene], values), right)
+    weights = np.concatenate([np.full((len(says), 1), bias), np.zeros(says.shape)], axis=1)
+    for place, (own, own_anyhow, other, other_anyhow) in enumerate(shared.reshape(-1, 4).tolist()):
+        weights[:, 0] += np.choose(says[:, place], [0, own_anyhow, other_anyhow])
+        weights[:, 1 + place] = np.choose(says[:, place], [0, own, other])
+    for number in np.unique(scene):
+        here = scene == number
+        spoken = np.flatnonzero(says[number])
+        features = np.concatenate([np.ones((here.sum(), 1)), values[here][:, spoken]], axis=1)
+        columns = [0, *(1 + spoken)]
+        weights[number, columns] += _depart(features, features @ weights[number, columns], right[here])
+    return Arbiter(tuple(sources.all[k].name for k in heard), odds, weights.astype(np.float32))
+
+
+def _tokens(
+    cases: Cases, heard: list[int], odds: Sequence[FloatArray]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Every token that was named in a case: its scene, the sources' log-odds (0 where silent), whether it was right."""
     tokens = cases.tokens[:, heard]
     speaks = tokens != SILENT
-    each = np.stack([o[cases.cells[:, k], cases.buckets] for o, k in zip(odds, heard, strict=True)], axis=1)
+    each = np.stack([o[cases.cells[:, k], cases.buckets] for o, k in zip(odds, heard, strict=True)], axis=1) * speaks
+    worth = 3 ** np.arange(len(heard))
+    scenes, values, right = [], [], []
     for k in range(len(heard)):
         same = speaks & (tokens == tokens[:, k : k + 1])
         first = speaks[:, k] & ~same[:, :k].any(axis=1)  # a token named twice is one case
-        own, other = same[first], (speaks & ~same)[first]
-        columns = np.stack([own * each[first], own, other * each[first], other], axis=2)
-        features.append(columns.reshape(len(own), 4 * len(heard)))
+        scenes.append(SAME * (same[first] @ worth) + OTHER * ((speaks & ~same)[first] @ worth))
+        values.append(each[first])
         right.append(tokens[first, k] == cases.came[first])
-    weights, bias = _regress(np.concatenate(features), np.concatenate(right))
-    return Arbiter(tuple(sources.all[k].name for k in heard), tuple(odds), weights.reshape(-1, 4), bias)
+    return np.concatenate(scenes), np.concatenate(values).astype(float), np.concatenate(right)
+
+
+def _columns(says: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Four columns a source: its log-odds where it names the token, one there, and both where it names another."""
+    own, other = says == SAME, says == OTHER
+    return np.stack([own * values, own, other * values, other], axis=2).reshape(len(says), 4 * says.shape[1])
+
+
+def _depart(features: NDArray[np.float64], known: NDArray[np.float64], right: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """What to add to a regression's weights for cases of one kind, drawn towards nothing; by Newton's method.
+
+    Args:
+        features: ``(C, F)``.
+        known: ``(C,)``, the log-odds that the regression gives.
+        right: ``(C,)``.
+    """
+    weights = np.zeros(features.shape[1])
+    for _ in range(NEWTON_STEPS):
+        chance = 1 / (1 + np.exp(-np.clip(known + features @ weights, -MAX_ODDS, MAX_ODDS)))
+        slope = features.T @ (right - chance) - DRAWN * weights
+        bend = (features * (chance * (1 - chance))[:, None]).T @ features + DRAWN * np.eye(len(weights))
+        step = np.linalg.solve(bend, slope)
+        weights += step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights
 
 
 def _odds(cases: Cases, source: int, shape: tuple[int, ...]) -> FloatArray:

@@ -189,8 +189,8 @@ class Graph:
         require(set(names) <= set(NAMES) and 0 < len(set(names)) == len(names) == len(odds), "its sources are none")
         for name, values in zip(names, odds, strict=True):
             expect(f"arbiter.odds of {name}", values, np.float32, (cells(name), STEPS))
-        expect("arbiter.weights", weights, np.float32, (len(names), 4))
-        for name, numbers in (("odds", np.concatenate(odds)), ("weights", weights), ("bias", self.arbiter.bias)):
+        expect("arbiter.weights", weights, np.float32, (3 ** len(names), 1 + len(names)))
+        for name, numbers in (("odds", np.concatenate(odds)), ("weights", weights)):
             require(bool((np.abs(numbers) < MAX_WEIGHT).all()), f"arbiter.{name} holds a value that is none")
 
 

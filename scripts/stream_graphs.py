@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 
-from daari_mlx.arbiter import Arbiter, Voice
+from daari_mlx.arbiter import Arbiter, Ear
 from daari_mlx.arrays import to_arrays
 from daari_mlx.build import count_graph
 from daari_mlx.calibrate import fit, gather
-from daari_mlx.cells import STEPS
 from daari_mlx.compiler import auto_nodes, cluster_states
 from daari_mlx.corpus import Corpus
 from daari_mlx.graph import Graph
 from daari_mlx.nodes import Nodes, fit_projection
-from daari_mlx.source import NAMES, Source
+from daari_mlx.source import NAMES
 from daari_mlx.sources import Sources
 from daari_mlx.streams import Stream
 
@@ -90,18 +90,13 @@ def graph_bytes(graph: Graph) -> int:
 class Loudest(Arbiter):
     """Takes the source with the highest counted chance at its word, instead of a regression over all of them."""
 
-    @cached_property
-    def voices(self) -> list[list[Voice]]:
-        """The counted odds alone."""
-        return [[(odds[:, step].tolist(), []) for odds in self.odds] for step in range(STEPS)]
-
-    def _choose(self, pairs: list[tuple[Source, Voice]]) -> tuple[int, float, str]:
-        heard = [(own[source.cell], source.name, source.token) for source, (own, _) in pairs if source.token >= 0]
-        odds, name, token = max(heard, default=(0.0, "", -1))
-        return token, odds, name
+    def weigh(self, ears: list[Ear]) -> list[tuple[int, float, str]]:
+        """The loudest voice alone."""
+        heard = [(source.token, odds[source.cell], source.name) for source, (odds, _, _) in ears if source.token >= 0]
+        return [max(heard, key=itemgetter(1))] if heard else []
 
 
 def loudest(graph: Graph) -> Graph:
     """The graph with its loudest source instead of all of them."""
     known = graph.arbiter
-    return replace(graph, arbiter=Loudest(known.names, known.odds, known.weights, known.bias))
+    return replace(graph, arbiter=Loudest(known.names, known.odds, known.weights))

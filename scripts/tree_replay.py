@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import exp
+from operator import itemgetter
 
-from daari_mlx.arbiter import BUCKETS, FLOOR, LAST_STEP
+from daari_mlx.arbiter import FLOOR
 from daari_mlx.baselines import RecycledTokens, RecyclingDrafter, StepChances
 from daari_mlx.curves import Curve
 from daari_mlx.draft import Context
@@ -107,18 +108,13 @@ class Branching:
             self.sources.push(token, moment)
         arbiter, steps = self.graph.arbiter, []
         while len(steps) < limit and reached > FLOOR:
-            total, votes = arbiter.bias, {}
-            voices = arbiter.voices[BUCKETS[min(len(prefix) + len(steps), LAST_STEP)]]
-            for source, (own, other) in zip(self.sources.all, voices, strict=True):
-                if source.token >= 0:
-                    total += other[source.cell]
-                    votes[source.token] = votes.get(source.token, 0.0) + own[source.cell]
-            if not votes:
+            named = arbiter.weigh(arbiter.ears(self.sources.all, len(prefix) + len(steps)))
+            if not named:
                 break
-            best, *others = sorted(votes, key=votes.__getitem__, reverse=True)
-            chance = _chance(total + votes[best])
-            second = others[0] if others else -1
-            second_chance = min(_chance(total + votes[second]), 1 - chance) if others else 0.0
+            (best, odds, _), *others = sorted(named, key=itemgetter(1), reverse=True)
+            chance = _chance(odds)
+            second = others[0][0] if others else -1
+            second_chance = min(_chance(others[0][1]), 1 - chance) if others else 0.0
             steps.append(Step(best, chance, second, second_chance))
             reached *= chance
             if best in self.ends:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daari_mlx.arbiter import BUCKETS, FLOOR, MAX_ODDS, Arbiter, counted
+from daari_mlx.arbiter import BUCKETS, FLOOR, MAX_ODDS, Arbiter, counted, scenes_of, taken_at_their_word
 from daari_mlx.cells import STEP_OF, STEPS
 from daari_mlx.source import NAMES, SILENT, Moment, cells
 
@@ -34,7 +34,8 @@ class Scripted:
 def arbiter_of(names: tuple[str, ...], seed: int, scale: float = 1.5) -> Arbiter:
     random = np.random.default_rng(seed)
     odds = tuple(random.normal(size=(cells(n), STEPS), scale=scale).astype(np.float32) for n in names)
-    return Arbiter(names, odds, random.normal(size=(len(names), 4)).astype(np.float32), float(random.normal()))
+    weights = random.normal(size=(3 ** len(names), 1 + len(names))).astype(np.float32)
+    return Arbiter(names, odds, weights)
 
 
 def scripted(names: tuple[str, ...], seed: int, length: int = 12, vocabulary: int = 4) -> list[Scripted]:
@@ -55,16 +56,17 @@ def chances(arbiter: Arbiter, heard: list[Scripted], step: int) -> dict[int, flo
     named = [s.script[step] if step < len(s.script) else (SILENT, 0) for s in heard]
     found = {}
     for candidate in sorted({token for token, _ in named if token != SILENT}):
-        total = arbiter.bias
-        for (token, cell), odds, weight in zip(named, arbiter.odds, arbiter.weights.astype(float), strict=True):
+        says = [0 if token == SILENT else 1 if token == candidate else 2 for token, _ in named]
+        weights = arbiter.weights.astype(float)[sum(says[k] * 3**k for k in range(len(says)))]
+        total = weights[0]
+        for k, (token, cell) in enumerate(named):
             if token != SILENT:
-                own = token == candidate
-                total += float(odds[cell, bucket]) * weight[0 if own else 2] + weight[1 if own else 3]
+                total += float(arbiter.odds[k][cell, bucket]) * weights[1 + k]
         found[candidate] = float(1 / (1 + np.exp(-np.clip(total, -MAX_ODDS, MAX_ODDS))))
     return found
 
 
-SOME = st.lists(st.sampled_from(NAMES), min_size=1, max_size=5, unique=True).map(tuple)
+SOME = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True).map(tuple)
 
 
 @given(SOME, st.integers(0, 10_000), st.integers(1, 15))
@@ -94,7 +96,9 @@ def test_a_path_less_likely_than_the_floor_ends(names: tuple[str, ...], seed: in
 
 def sure(names: tuple[str, ...] = ("copy",), bias: float = 4.0) -> Arbiter:
     odds = tuple(np.zeros((cells(n), STEPS), np.float32) for n in names)
-    return Arbiter(names, odds, np.zeros((len(names), 4), np.float32), bias)
+    weights = np.zeros((3 ** len(names), 1 + len(names)), np.float32)
+    weights[:, 0] = bias
+    return Arbiter(names, odds, weights)
 
 
 @given(st.integers(0, 12), st.sets(st.integers(0, 9)), st.lists(st.integers(-1, 9), max_size=12))
@@ -118,7 +122,7 @@ def test_limit_end_and_silence_end_a_draft(limit: int, ends: set[int], script: l
 def test_no_probability_is_quite_0_or_1(sign: int) -> None:
     """However large the sum: a float would be 0 or 1, and an exponential too large for one."""
     odds = (np.full((cells("copy"), STEPS), 1e5, np.float32),)
-    arbiter = Arbiter(("copy",), odds, np.array([[sign * 9e5, 0, 0, 0]], np.float32), sign * 9e5)
+    arbiter = Arbiter(("copy",), odds, np.full((3, 2), sign * 9e5, np.float32))
     (probability,) = propose(arbiter, [Scripted("copy", [(3, 0)])]).probabilities
     assert probability == pytest.approx(1 / (1 + np.exp(-sign * MAX_ODDS))) and 0 < probability < 1
 
@@ -131,7 +135,10 @@ def test_a_hopeless_token_does_not_end_a_draft_of_a_set_length() -> None:
 def test_agreement_and_dissent_count() -> None:
     names = ("path", "copy", "session")
     odds = tuple(np.ones((cells(n), STEPS), np.float32) for n in names)
-    arbiter = Arbiter(names, odds, np.tile(np.array([1.0, 0.5, -0.25, -0.5], np.float32), (3, 1)), 0.0)
+    says = scenes_of(3)
+    slopes = np.choose(says, [0.0, 1.0, -0.25])
+    weights = np.concatenate([np.choose(says, [0.0, 0.5, -0.5]).sum(axis=1, keepdims=True), slopes], axis=1)
+    arbiter = Arbiter(names, odds, weights.astype(np.float32))
     alone = propose(arbiter, [Scripted(n, [(5, 0)] if n == "copy" else []) for n in names])
     agreed = propose(arbiter, [Scripted(n, [(5, 0)]) for n in names])
     split = propose(arbiter, [Scripted(n, [(t, 0)]) for n, t in zip(names, (6, 5, 5), strict=True)])
@@ -164,3 +171,19 @@ def test_an_uncalibrated_walk_trusts_shares_less_the_rarer_they_are() -> None:
     assert (np.diff(by_share, axis=0) >= 0).all() and (np.diff(by_share, axis=1) >= 0).all()
     assert by_share.min() > 0.009 and by_share.max() < 0.991
     assert by_share[-1, 0] == pytest.approx(1 / 3, abs=1e-5)
+
+
+def test_a_scene_is_what_every_source_says_as_a_number_to_base_3() -> None:
+    for count in range(1, 5):
+        says = scenes_of(count).tolist()
+        assert len({tuple(row) for row in says}) == len(says) == 3**count
+        assert [sum(digit * 3**k for k, digit in enumerate(row)) for row in says] == list(range(3**count))
+
+
+def test_sources_taken_at_their_word_are_averaged() -> None:
+    names = ("path", "copy", "session")
+    odds = tuple(np.full((cells(n), STEPS), k, np.float32) for k, n in enumerate(names))
+    arbiter = Arbiter(names, odds, taken_at_their_word(3))
+    for scripts, expected in (((5, 5, 5), 1.0), ((5, 5, -1), 0.5), ((-1, -1, 5), 2.0), ((6, 5, 5), 1.5)):
+        found = propose(arbiter, [Scripted(n, [(t, 0)]) for n, t in zip(names, scripts, strict=True)])
+        assert found.tokens == [5] and found.probabilities[0] == pytest.approx(1 / (1 + np.exp(-expected)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_replay import stream_of, streams_of
 
-from daari_mlx.arbiter import Arbiter
+from daari_mlx.arbiter import BUCKETS, Arbiter
 from daari_mlx.baselines import DRAFTERS, RecycledTokens, RecyclingDrafter, StepChances, hearing
 from daari_mlx.cells import KINDS, STEPS
 from daari_mlx.draft import Context
@@ -178,13 +179,14 @@ def test_recycled_tokens_are_the_likeliest_of_the_last_row_there() -> None:
 def test_one_source_alone_has_its_counted_chance() -> None:
     odds = np.linspace(-3, 3, KINDS * STEPS, dtype=np.float32).reshape(KINDS, STEPS)
     graph = random_graph(3)
-    heard = Arbiter(("edge", "path"), (odds, odds * 2), np.full((2, 4), 0.3, np.float32), -1.0)
+    heard = Arbiter(("edge", "path"), (odds, odds * 2), np.full((9, 3), 0.3, np.float32))
     from dataclasses import replace
 
     alone = hearing(replace(graph, arbiter=heard), "edge").arbiter
-    own, other = alone.voices[2][0]
-    total = np.array(own) + np.array(other) + alone.bias
-    np.testing.assert_allclose(total, odds[:, 2], rtol=1e-5)
+    for cell in range(KINDS):
+        source = SimpleNamespace(name="edge", token=4, cell=cell)
+        ((token, total, name),) = alone.weigh(alone.ears([source], BUCKETS.index(2)))
+        assert (token, name) == (4, "edge") and total == pytest.approx(float(odds[cell, 2]), rel=1e-5)
     with pytest.raises(DaariError, match="no source 'copy'"):
         hearing(graph, "copy")
 

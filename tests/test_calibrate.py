@@ -121,6 +121,45 @@ def test_a_source_that_says_what_another_says_adds_nothing() -> None:
     assert len(gaps) >= 5 and max(gaps) < 0.05
 
 
+def scene_cases(count: int, seed: int) -> Cases:
+    """Two sources of one cell each: what they agree on is right in 9 of 10, and where they differ, so is the second."""
+    random = np.random.default_rng(seed)
+    came = random.integers(0, 50, size=count)
+    wrong = (came + 1 + random.integers(0, 40, size=(2, count))) % 50
+    agree, sure = random.random(count) < 0.5, random.random(count) < 0.9
+    first = np.where(agree & sure, came, wrong[0])
+    second = np.where(agree, first, np.where(sure, came, wrong[1] + (wrong[1] == first)))
+    tokens = np.stack([first, second], axis=1).astype(np.int32)
+    zero = np.zeros_like(tokens)
+    return Cases(tokens, zero, zero[:, 0], came.astype(np.int32))
+
+
+def test_who_agrees_with_whom_tells_more_than_how_sure_each_is() -> None:
+    """By themselves they are right in 45 and 90 of 100: no weights of theirs alone tell dissent from agreement."""
+    arbiter = fit(scene_cases(20_000, 7), only("session", "path"))
+    chance: dict[tuple[int, int], float] = {}
+    for tokens in ((5, 5), (6, 5), (5, SILENT)):
+        heard = [Scripted(n, [(t, 0)]) for n, t in zip(arbiter.names, tokens, strict=True)]
+        proposal = arbiter.propose(heard, Moment(0, 0, ""), 1)  # type: ignore[arg-type]
+        assert proposal.tokens == [5]
+        chance[tokens] = proposal.probabilities[0]
+    assert chance[5, 5] == pytest.approx(0.9, abs=0.01) and chance[6, 5] == pytest.approx(0.9, abs=0.01)
+    assert chance[5, SILENT] < 0.9, "a scene that was never seen is judged by what all scenes have in common"
+
+
+def test_a_rare_scene_is_drawn_towards_all_others() -> None:
+    common, rare = cases_of(CHANCES, 20_000, seed=8, speaks=1.0), cases_of(CHANCES, 3, seed=9)
+    rare_tokens = np.array([[7, SILENT, SILENT]] * 3, np.int32)
+    joined = Cases(
+        np.concatenate([common.tokens, rare_tokens]),
+        np.concatenate([common.cells, rare.cells]),
+        np.concatenate([common.buckets, rare.buckets]),
+        np.concatenate([common.came, np.full(3, 7, np.int32)]),
+    )
+    before, after = fit(common, only(*CHANCES)), fit(joined, only(*CHANCES))
+    assert np.abs(after.weights[1] - before.weights[1]).max() < 0.5, "three right tokens do not make a scene sure"
+
+
 def test_a_rare_cell_is_drawn_towards_those_like_it() -> None:
     """One right token in an otherwise unseen cell does not make it certain, nor one wrong token hopeless."""
     size = cells("copy")
@@ -140,7 +179,6 @@ def test_all_right_and_all_wrong(right: bool) -> None:
     made = cases_of(CHANCES, 400, seed=5)
     tokens = np.where(made.tokens == SILENT, SILENT, made.came[:, None] if right else made.came[:, None] + 1)
     arbiter = fit(Cases(tokens.astype(np.int32), made.cells, made.buckets, made.came), only(*CHANCES))
-    assert arbiter.bias == (MAX_ODDS if right else -MAX_ODDS)
     promised, _, _ = promises(arbiter, made)
     assert (promised > 0.999).all() if right else (promised < 0.001).all()
 
@@ -148,7 +186,7 @@ def test_all_right_and_all_wrong(right: bool) -> None:
 def test_no_cases_promise_nothing() -> None:
     none = np.zeros((0, 3), np.int32)
     arbiter = fit(Cases(none, none, none[:, 0], none[:, 0]), only(*CHANCES))
-    assert arbiter.bias == -MAX_ODDS and all(np.isfinite(odds).all() for odds in arbiter.odds)
+    assert (arbiter.weights[:, 0] == -MAX_ODDS).all() and all(np.isfinite(odds).all() for odds in arbiter.odds)
 
 
 def test_only_the_named_are_heard() -> None:
@@ -157,10 +195,9 @@ def test_only_the_named_are_heard() -> None:
     for names in (["copy"], ["path", "copy"], None):
         arbiter = fit(made, whole, names)
         expected = [n for n in CHANCES if names is None or n in names]
-        assert list(arbiter.names) == expected and arbiter.weights.shape == (len(expected), 4)
+        assert list(arbiter.names) == expected and arbiter.weights.shape == (3 ** len(expected), 1 + len(expected))
         assert [o.shape for o in arbiter.odds] == [(cells(n), STEPS) for n in expected]
         assert arbiter.weights.dtype == np.float32 and all(o.dtype == np.float32 for o in arbiter.odds)
-        assert arbiter.bias == float(np.float32(arbiter.bias)), "it is the same when it comes back from a file"
 
 
 # --- what is held out
@@ -200,7 +237,7 @@ def test_a_corpus_of_single_rows_is_calibrated_to_nothing() -> None:
     """Nothing follows any row: no source ever names a token."""
     graph = full_graph()
     arbiter = calibrate(corpus_of([Said([1], [2], [0])] * 30), lambda _: Sources(graph), seed=0)
-    assert arbiter is not None and arbiter.names == NAMES and arbiter.bias == -MAX_ODDS
+    assert arbiter is not None and arbiter.names == NAMES and (arbiter.weights[:, 0] == -MAX_ODDS).all()
 
 
 def test_cases_are_what_sources_say_along_a_sequence() -> None:

@@ -15,7 +15,7 @@ from graphs import FULL_STATES, chain, full_graph, full_sequences, graph_of, nai
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daari_mlx.arbiter import FLOOR, Arbiter
+from daari_mlx.arbiter import FLOOR, Arbiter, taken_at_their_word
 from daari_mlx.arrays import from_arrays, to_arrays
 from daari_mlx.draft import LONGEST_REST, WAKEFUL, Context, Draft, GraphDrafter
 from daari_mlx.graph import NO_NODE, Graph
@@ -432,11 +432,9 @@ def test_another_text_breaks_no_promise_of_the_last_one() -> None:
 
 def test_requests_of_one_drafter_are_those_of_a_fresh_one_but_for_the_session() -> None:
     graph = full_graph()
-    deaf = [s for s in graph.arbiter.names if s != "session"]
-    rows = [graph.arbiter.names.index(s) for s in deaf]
-    arbiter = Arbiter(
-        tuple(deaf), tuple(graph.arbiter.odds[k] for k in rows), graph.arbiter.weights[rows], graph.arbiter.bias
-    )
+    deaf = tuple(s for s in graph.arbiter.names if s != "session")
+    odds = tuple(graph.arbiter.odds[graph.arbiter.names.index(s)] for s in deaf)
+    arbiter = Arbiter(deaf, odds, taken_at_their_word(len(deaf)))
     graph = replace(graph, arbiter=arbiter)
     one = GraphDrafter(graph, num_draft_tokens=20)
     for tokens, node in full_texts(9):
