@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 
@@ -26,7 +26,7 @@ class Round:
 
     number: int
     tokens: list[int]
-    draft: Draft = NOTHING
+    draft: Draft = field(default_factory=lambda: NOTHING)
     drafted: int = 0
     accepted: int = 0
 
