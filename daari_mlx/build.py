@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from daari_mlx.budget import MAX_BYTES, STEP_BYTES, STEPS_SHARE, fitting, left_over
-from daari_mlx.calibrate import calibrate
+from daari_mlx.calibrate import calibrate, parts
 from daari_mlx.corpus import Corpus
 from daari_mlx.graph import Graph
 from daari_mlx.nodes import Nodes
+from daari_mlx.outlook import Outlook, look_out
 from daari_mlx.source import NAMES
 from daari_mlx.sources import Sources
 from daari_mlx.tables import build_paths, count_edges, count_habits, count_steps
+
+
+@dataclass(frozen=True)
+class Built:
+    """A graph, and what was promised on answers held out while it was calibrated; None where they were too few."""
+
+    graph: Graph
+    outlook: Outlook | None
 
 
 def build_graph(
@@ -25,6 +34,23 @@ def build_graph(
     names: Sequence[str] = NAMES,
     max_bytes: int = MAX_BYTES,
 ) -> Graph:
+    """The graph of :func:`build`, whose arguments and errors these are."""
+    return build(
+        nodes, corpus, layer=layer, vocab_size=vocab_size, seed=seed, names=names, max_bytes=max_bytes, held_out=False
+    ).graph
+
+
+def build(
+    nodes: Nodes,
+    corpus: Corpus,
+    *,
+    layer: int | str,
+    vocab_size: int,
+    seed: int = 0,
+    names: Sequence[str] = NAMES,
+    max_bytes: int = MAX_BYTES,
+    held_out: bool = True,
+) -> Built:
     """Count all tables of a corpus, and calibrate the sources on parts of it that their tables do not know.
 
     Args:
@@ -35,17 +61,28 @@ def build_graph(
         seed: which sequences are held out together.
         names: the sources that are heard.
         max_bytes: that the graph may have, whatever the corpus.
+        held_out: whether to tell what was promised on those parts.
 
     Raises:
         DaariError: ``max_bytes`` does not even hold the nodes.
     """
+    unaware: list[Graph] = []
 
     def count(some: Corpus) -> Graph:
         return count_graph(nodes, some, layer=layer, vocab_size=vocab_size, max_bytes=max_bytes)
 
-    arbiter = calibrate(corpus, lambda some: Sources(count(some), names), seed)
-    graph = count(corpus)
-    return graph if arbiter is None else replace(graph, arbiter=arbiter)
+    def sources_of(some: Corpus) -> Sources:
+        graph = count(some)
+        if held_out:
+            unaware.append(replace(graph, paths=replace(graph.paths)))  # the arrays, without what look-ups make of them
+        return Sources(graph, names)
+
+    arbiter = calibrate(corpus, sources_of, seed)
+    if arbiter is None:
+        return Built(count(corpus), None)
+    outlook = look_out(unaware, arbiter, corpus, *parts(len(corpus), seed)) if held_out else None
+    unaware.clear()
+    return Built(replace(count(corpus), arbiter=arbiter), outlook)
 
 
 def count_graph(

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from daari_mlx.budget import MAX_BYTES
-from daari_mlx.build import build_graph
+from daari_mlx.build import build
 from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
 from daari_mlx.extract import extraction_record
 from daari_mlx.graph import Graph
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
+from daari_mlx.outlook import Outlook
 from daari_mlx.progress import bar
 from daari_mlx.workdir import Shard, Workdir
 
@@ -63,10 +64,9 @@ def compile_graph(
     corpus = _corpus(shards, _label(workdir, found, states))
     clock.lap("label")
     vocab_size = max(int(plan.teacher["vocab_size"]), int(corpus.tokens.max()) + 1)
+    built = build(found, corpus, layer=plan.layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes or MAX_BYTES)
     graph = replace(
-        build_graph(
-            found, corpus, layer=plan.layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes or MAX_BYTES
-        ),
+        built.graph,
         teacher=plan.teacher,
         prompts=np.unique(np.concatenate([s.prompts for s in shards])),
     )
@@ -89,6 +89,7 @@ def compile_graph(
             "max_tokens": plan.max_tokens,
             "corpus": plan.corpus,
         },
+        **held_out_stats(built.outlook),
     }
     return Compiled(graph, stats)
 
@@ -119,6 +120,11 @@ def summary(graph: Graph, drafted: int) -> dict[str, Any]:
         "top_edge_mass": float((top * graph.support[has_edge]).sum() / max(drafted, 1)),
         "path_reuse": drafted / max(edges, 1),
     }
+
+
+def held_out_stats(outlook: Outlook | None) -> dict[str, Any]:
+    """What ``compile_stats.json`` tells of held-out answers, under ``held_out``; nothing where there are none."""
+    return {"held_out": outlook.as_record()} if outlook is not None and outlook.answers else {}
 
 
 def peak_mb() -> float:
