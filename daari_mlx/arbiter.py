@@ -18,17 +18,20 @@ import numpy as np
 
 from daari_mlx.cells import COUNTS, SHARES, STEP_OF, STEPS
 from daari_mlx.nodes import FloatArray
-from daari_mlx.source import Moment, Source
+from daari_mlx.source import SILENT, Moment, Source
 
 SAME, OTHER = 1, 2  # what a source says of a token in a scene: this one, another one; 0 is nothing
 FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
 BUCKETS = STEP_OF  # of steps since the anchor; later steps share the last
 _BEGINS = {BUCKETS.index(bucket): bucket for bucket in range(STEPS)}  # the first step of each
+REMEMBERED = 20_000  # verdicts of a bucket of steps, at the most
 MAX_ODDS = 12.0  # log-odds beyond which a probability no longer grows: it never is 0 or 1
 _LIMITS = (1 / (1 + exp(MAX_ODDS)), 1 / (1 + exp(-MAX_ODDS)))
 
 Voice = tuple[list[float], int, int]  # of a source: its log-odds by cell, its digit's worth in a scene, its column
 Ear = tuple[Source, Voice]
+Case = tuple[tuple[int, int], ...]  # token and cell of every source
+Verdict = tuple[int, float, str]  # a token, its probability, its source
 
 
 @dataclass(frozen=True)
@@ -96,15 +99,17 @@ class Arbiter:
         tokens: list[int] = []
         probabilities: list[float] = []
         named: list[str] = []
-        path, step, ears = 1.0, 0, []
+        path, step, known = 1.0, 0, self.known[0]
         while step < limit and path > floor:
             if step in _BEGINS:
-                ears = self.ears(heard, step)
-            found = self.weigh(ears)
-            if not found:
+                known = self.known[_BEGINS[step]]
+            case = tuple([(source.token, source.cell) for source in heard])
+            verdict = known.get(case)
+            if verdict is None:
+                verdict = self._judge(known, case, self.ears(heard, step))
+            token, probability, name = verdict
+            if token < 0:
                 break
-            token, odds, name = found[0] if len(found) == 1 else max(found, key=itemgetter(1))
-            probability = 1 / (1 + exp(-odds)) if -MAX_ODDS < odds < MAX_ODDS else _LIMITS[odds > 0]
             path *= probability
             tokens.append(token)
             probabilities.append(probability)
@@ -116,6 +121,21 @@ class Arbiter:
             for source in heard:
                 source.push(token, moment)
         return Proposal(tokens, probabilities, named)
+
+    @cached_property
+    def known(self) -> list[dict[Case, Verdict]]:
+        """By bucket of steps, what was judged before: forms repeat themselves, and a look-up is quicker than a sum."""
+        return [{} for _ in range(STEPS)]
+
+    def _judge(self, known: dict[Case, Verdict], case: Case, ears: list[Ear]) -> Verdict:
+        """The likeliest token, its probability and source; a token below 0 where nobody names one."""
+        found = self.weigh(ears)
+        token, odds, name = max(found, key=itemgetter(1)) if found else (SILENT, 0.0, "")
+        probability = 1 / (1 + exp(-odds)) if -MAX_ODDS < odds < MAX_ODDS else _LIMITS[odds > 0]
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known[case] = token, probability, name
+        return known[case]
 
     def ears(self, heard: Sequence[Source], step: int) -> list[Ear]:
         """The sources with what their cells are worth so many steps behind the anchor."""

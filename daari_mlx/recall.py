@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TRIED = 8  # earlier places of a pair that are compared, newest first
+TRIED = 4  # earlier places of a pair that are compared, newest first
 LENGTHS = (4, 8, 16)  # how far back a match is followed
 
 
@@ -46,7 +46,7 @@ class Recall:
             The position of the token behind it, and a length of 1, 2 or one of ``LENGTHS`` that the match has at least;
             ``(-1, 0)`` where the last token was never followed by anything.
         """
-        text = self.text
+        text, earlier = self.text, self._earlier
         place = self._newest.get(said[-2:], -1)
         if place < 0:
             place = self._behind.get(said[-1:], -1)
@@ -64,5 +64,5 @@ class Recall:
                 found, best = place, length
                 if length == LENGTHS[-1]:
                     break
-            place = self._earlier[place]
+            place = earlier[place]
         return found, best

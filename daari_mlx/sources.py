@@ -13,7 +13,7 @@ from daari_mlx.nodes import IntArray
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.recall import Recall
 from daari_mlx.source import LOOK_BACK, NAMES, NO_NODE, SILENT, Moment, Source
-from daari_mlx.text import BREAK_CHARACTER, MAX_TOKEN, as_text
+from daari_mlx.text import BREAK_CHARACTER, as_text
 
 PROMPT, SESSION = 65536, 16384  # tokens of this text, and of earlier ones, that are remembered
 LONGEST = len(LENGTH_OF) - 1
@@ -91,26 +91,22 @@ class Copy:
         self._place, self._length = -1, 0
 
     def start(self, moment: Moment) -> None:
-        self._place, self._length = self.recall.find(moment.said)
-        self._look(moment.node)
+        self._look(moment.node, *self.recall.find(moment.said))
 
     def push(self, token: int, moment: Moment) -> None:
-        if token == self.token:
-            self._place += 1
-            self._length += 1
-            self._look(moment.node)
-            if self.token != SILENT:
-                return
+        if token == self.token and self._look(moment.node, self._place + 1, self._length + 1):
+            return
         self.start(moment)
 
-    def _look(self, node: int) -> None:
-        text, place = self.recall.text, self._place
-        self.token = SILENT
-        if 0 <= place < len(text):
-            token = ord(text[place])
-            if token != MAX_TOKEN:
-                length = self._length
-                self.token, self.cell = token, LENGTH_OF[length if length < LONGEST else LONGEST] + self._habit[node]
+    def _look(self, node: int, place: int, length: int) -> bool:
+        """Stand at a place of the text; whether anything is said there."""
+        text = self.recall.text
+        if not 0 <= place < len(text) or (said := text[place]) == BREAK_CHARACTER:
+            self.token = SILENT
+            return False
+        self._place, self._length = place, length
+        self.token, self.cell = ord(said), LENGTH_OF[length if length < LONGEST else LONGEST] + self._habit[node]
+        return True
 
 
 class Sources:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daari_mlx import arbiter as arbiter_module
 from daari_mlx.arbiter import BUCKETS, FLOOR, MAX_ODDS, Arbiter, counted, scenes_of, taken_at_their_word
 from daari_mlx.cells import STEP_OF, STEPS
 from daari_mlx.source import NAMES, SILENT, Moment, cells
@@ -187,3 +188,19 @@ def test_sources_taken_at_their_word_are_averaged() -> None:
     for scripts, expected in (((5, 5, 5), 1.0), ((5, 5, -1), 0.5), ((-1, -1, 5), 2.0), ((6, 5, 5), 1.5)):
         found = propose(arbiter, [Scripted(n, [(t, 0)]) for n, t in zip(names, scripts, strict=True)])
         assert found.tokens == [5] and found.probabilities[0] == pytest.approx(1 / (1 + np.exp(-expected)))
+
+
+def test_a_verdict_that_is_remembered_is_the_same_and_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arbiter_module, "REMEMBERED", 7)
+    arbiter, fresh = arbiter_of(NAMES, 1), arbiter_of(NAMES, 1)
+    for seed in range(60):  # the second half says what the first did
+        found = propose(arbiter, scripted(NAMES, seed % 30), floor=0.0)
+        assert found == propose(arbiter_of(NAMES, 1), scripted(NAMES, seed % 30), floor=0.0)
+        assert all(len(known) <= 7 for known in arbiter.known)
+    assert any(arbiter.known) and not any(fresh.known)
+
+
+def test_silence_is_remembered_as_silence() -> None:
+    arbiter = sure()
+    for _ in range(3):
+        assert propose(arbiter, [Scripted("copy", [])]).tokens == []
