@@ -33,7 +33,7 @@ def bench(
     chat_template_config: options.ChatTemplateConfig = None,
     json_schema: options.JsonSchema = None,
     allow_overlap: options.AllowOverlap = False,
-    seed: options.RunSeed = 0,
+    seed: options_replay.BenchSeed = 0,
     replay: options_replay.Replay = None,
     device: options_replay.Device = "all",
     save_streams: options_replay.SaveStreams = None,

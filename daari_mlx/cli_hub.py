@@ -71,7 +71,7 @@ def push(
     made = prepare(graph, repo, public=public, base_model=base_model, license=license, results=results or ())
     report.note(publication_text(made, graph))
     if not yes:
-        if not sys.stdin.isatty():
+        if not at_terminal():
             raise DaariError("Nothing was sent: nobody is there to ask. Give --yes if this text may leave the machine.")
         if not typer.confirm("Send it?", err=True):
             report.note("Nothing was sent.")
@@ -90,6 +90,11 @@ def push(
             ]
         )
     )
+
+
+def at_terminal() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
 
 
 def publication_text(made: Any, graph: str) -> str:

@@ -41,6 +41,7 @@ DropLayers = Annotated[
         help="How many layers to leave out; auto takes the tier that is expected to be fastest.",
     ),
 ]
+AnswerTokens = Annotated[int, options.number("--max-tokens", "-m", min=1, help="The longest answer of the teacher.")]
 OutFolder = Annotated[str, typer.Option("--out", metavar="FOLDER", help="The folder to write the tier to.")]
 
 
@@ -53,7 +54,7 @@ def tier(
     drop_layers: DropLayers = "auto",
     adapter_path: options.AdapterPath = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    max_tokens: options.AnswerTokens = 64,
+    max_tokens: AnswerTokens = 64,
     split: options.Split = "train",
     skip_bad_rows: options.SkipBadRows = False,
     limit: options.Limit = 16,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from daari_mlx.options import parse_layer
+from daari_mlx.options import number, parse_layer
 
 Replay = Annotated[
     str | None,
@@ -26,7 +26,7 @@ StreamLayers = Annotated[
         "--stream-layer",
         parser=parse_layer,
         metavar="final|INDEX",
-        help="A layer whose states are recorded; may be given several times.",
+        help="A layer whose states are recorded; repeat it for several.",
         show_default="final",
     ),
 ]
@@ -41,4 +41,7 @@ BenchDrafter = Annotated[
         "(default: all), edge, lookup, suffix, recycling or oracle.",
         show_default="what is given",
     ),
+]
+BenchSeed = Annotated[
+    int, number("--seed", min=0, max=2**32 - 1, help="Seed of MLX's random numbers, set anew before each answer.")
 ]
