@@ -15,6 +15,7 @@ from daari_mlx.shades import COLOURS, OTHER
 GAP = "  "
 NODE, CHANCE, SOURCE = 6, 5, 8  # columns
 TOKEN = (8, 40)  # fewest and most columns of a token
+AFTER = 16  # the most columns of the token before a draft
 LABEL = 10  # columns of what stands before a line about the whole answer
 PROMPT_LINES = 3  # of the prompt's end that are shown
 # Of the 256 colours, middle ones that stand out from a dark and from a light ground alike.
@@ -75,7 +76,7 @@ class Screen:
     def round(self, record: dict[str, Any]) -> None:
         """Print a round, as :func:`daari_mlx.annotate.round_record` tells it."""
         self._console.print()
-        after = isolated(fit(visible(record["after"]["text"]), TOKEN[0]))
+        after = isolated(fit(visible(record["after"]["text"]), AFTER))
         head, place = f"round {record['round']}", self._place(record)
         wide = width(f"{head} · after {after} · {place}") > self._console.width
         self._line((head, "bold"), (f" · after {after}", QUIET), (f" · {place}" if place and not wide else "", ""))
