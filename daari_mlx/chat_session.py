@@ -81,7 +81,7 @@ class Session:
             DaariError: it does not.
         """
         probe = [{"role": "system", "content": MARK}, {"role": "user", "content": "?"}]
-        if MARK not in str(self._template(probe, tokenize=False)):
+        if MARK not in self._template(probe):
             raise DaariError(
                 "This teacher's chat template leaves system prompts out, so that the teacher would not see it: "
                 "say it in your first message instead."
@@ -89,12 +89,15 @@ class Session:
 
     def tokens(self) -> int:
         """How many tokens the conversation has, the header of the next answer included."""
-        return len(self._template(self.conversation.messages, return_dict=False))
+        text = self._template(self.conversation.messages)
+        # not verbose: what is too long is told by whoever counts
+        return len(self.engine.tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
-    def _template(self, messages: list[Message], **how: Any) -> Any:
+    def _template(self, messages: list[Message]) -> str:
         config = self.options.get("chat_template_config") or {}
+        template = self.engine.tokenizer.apply_chat_template
         try:
-            return self.engine.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **how, **config)
+            return str(template(messages, tokenize=False, add_generation_prompt=True, **config))
         except Exception as error:  # a template can raise anything
             raise template_failure(error) from error
 

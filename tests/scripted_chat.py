@@ -57,10 +57,13 @@ class Tokenizer:
     def detokenizer(self) -> Detokenizer:
         return Detokenizer(self.words)
 
-    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize=True, return_dict=False, **_config):
-        assert add_generation_prompt and not return_dict
-        words = [word for m in messages for word in (m["role"], *m["content"].split())]
-        return words if tokenize else " ".join(words)
+    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, **_config):
+        assert add_generation_prompt and not tokenize
+        return " ".join(f"{m['role']} {m['content']}" for m in messages)
+
+    def encode(self, text, *, add_special_tokens, verbose):
+        assert not add_special_tokens and not verbose
+        return text.split()
 
 
 class Scripted:
