@@ -150,7 +150,7 @@ def _save(session: Session, words: str) -> None:
         raise DaariError("There is no answer to save yet.")
     path = Path(names[0]).expanduser()
     _write(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), force)
-    quiet(f"{path}: {len(rows)} row{'s' * (len(rows) > 1)}, one an answer; compile --data {shlex.quote(str(path))}")
+    quiet(f"Saved in {path}: {len(rows)} row{'s' * (len(rows) > 1)}, one for each answer; compile --data reads them.")
 
 
 def _write(path: Path, text: str, force: bool) -> None:

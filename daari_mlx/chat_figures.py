@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from daari_mlx.accept import TEACHER
 from daari_mlx.chat_screen import SEPARATOR, columns
 from daari_mlx.report import drafting_text, table
-from daari_mlx.shades import shade
+from daari_mlx.shades import is_dumb, shade
 from daari_mlx.source import NAMES
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def figures(last: GenerationResponse, context: str | None, how_it_ended: str | N
         context: how full the context is, in words; None to leave that out.
         how_it_ended: in words where it did not come to its end, else None.
     """
-    drafting = drafting_text(last).replace(", ", SEPARATOR)
+    drafting = drafting_text(last).replace(", ", SEPARATOR).replace("; then off:", f"{SEPARATOR}then drafting off:")
+    if drafting.startswith("off:"):
+        drafting = f"drafting {drafting}"
     parts = [
         f"{last.prompt_tokens} prompt tokens prefilled",
         f"{last.generation_tokens} token{'s' * (last.generation_tokens != 1)}",
@@ -68,6 +70,8 @@ def legend_of_all(drafter: str) -> str:
     Args:
         drafter: ``"graph"``, ``"model"`` or ``"lookup"``.
     """
+    if is_dumb():
+        return "This terminal has no colours: each answer counts its tokens by source."
     if os.environ.get("NO_COLOR"):
         return "Drafted tokens are underlined (NO_COLOR is set); each answer counts them by source."
     names = NAMES if drafter == "graph" else (MODEL if drafter == "model" else LOOKUP,)
@@ -87,7 +91,10 @@ def stats_text(session: Session) -> str:
             ("tokens", f"{counts.tokens:,}"),
             ("forwards", f"{counts.forwards:,}"),
             ("tokens per forward", f"{counts.tokens_per_forward:.2f}"),
-            ("acceptance", f"{counts.acceptance_rate:.0%} of {counts.drafted:,} draft tokens"),
+            (
+                "acceptance",
+                f"{counts.acceptance_rate:.0%} of {counts.drafted:,} draft tokens" if counts.drafted else "",
+            ),
             ("sources", ", ".join(f"{name} {count:,}" for name, count in counts.sources.items())),
             ("tokens/s", f"{tally.tokens_per_second:.1f}" if tally.seconds else ""),
             ("context", "" if held is None or not tally.answers else f"{session.tokens():,} of {held:,} tokens"),

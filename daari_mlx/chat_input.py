@@ -12,6 +12,7 @@ from daari_mlx.chat_commands import COMMANDS, as_message
 from daari_mlx.chat_history import History
 from daari_mlx.chat_screen import quiet
 from daari_mlx.errors import DaariError
+from daari_mlx.shades import is_dumb
 
 PROMPT, MORE = "> ", "... "
 QUOTES = '"""'
@@ -110,7 +111,8 @@ def _edited(history: History) -> Callable[[str], None]:
     for entry in history.load():
         readline.add_history(entry)
     if "libedit" not in (readline.__doc__ or ""):  # libedit knows no pasting, and a pasted tab would complete
-        readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
+        if not is_dumb():
+            readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
         readline.set_completer(_complete)
         readline.set_completer_delims("\n")
         readline.parse_and_bind("tab: complete")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from daari_mlx.shades import Attribution, shade
+from daari_mlx.shades import Attribution, is_dumb, shade
 
 if TYPE_CHECKING:
     from daari_mlx.decode import GenerationResponse
@@ -26,8 +26,8 @@ _HARMLESS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def quiet(text: str) -> None:
-    """A line about the chat: to stderr, dim where that is a terminal and NO_COLOR is unset."""
-    dim = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    """A line about the chat: to stderr, dim where that is a terminal with colours and NO_COLOR is unset."""
+    dim = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and not is_dumb()
     shown = fold(text) if sys.stderr.isatty() else text
     print(f"\033[2m{shown}\033[0m" if dim else shown, file=sys.stderr, flush=True)
 
@@ -101,6 +101,6 @@ def prefill_line(shown: bool) -> Iterator[Any]:
             print(f"reading the prompt: {done:,} of {total:,} tokens", end="", file=sys.stderr, flush=True)
 
     try:
-        yield progress if shown and sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else lambda *_: None
+        yield progress if shown and sys.stderr.isatty() and not is_dumb() else lambda *_: None
     finally:
         wipe()

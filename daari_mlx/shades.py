@@ -14,12 +14,17 @@ OTHER = 244
 COLOURS = {"copy": 28, "edge": 27, "path": 164, "session": 130, "suffix": 30, "prompt": 28, "model": 27}
 
 
+def is_dumb() -> bool:
+    """Whether the terminal knows no escapes."""
+    return os.environ.get("TERM") == "dumb"
+
+
 def shade(text: str, source: str | None) -> str:
     """``text`` in the colour of the source that drafted it; None, the teacher's own, stays as it is.
 
-    With NO_COLOR set, drafted text is underlined, whatever its source.
+    With NO_COLOR set, drafted text is underlined, whatever its source; a dumb terminal shows no difference.
     """
-    if source is None or not text:
+    if source is None or not text or is_dumb():
         return text
     start = UNDERLINE if os.environ.get("NO_COLOR") else f"\033[38;5;{COLOURS.get(source, OTHER)}m"
     return f"{start}{text}{RESET}"

@@ -139,7 +139,7 @@ def test_a_saved_conversation_is_data_for_compile(monkeypatch, capsys, tmp_path:
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     said = {"role": "assistant", "content": "né\n😀"}
     assert [row["messages"] for row in rows] == [[*asked, said] for asked in engine.asked]
-    assert "2 rows, one an answer" in capsys.readouterr().err
+    assert "2 rows, one for each answer" in capsys.readouterr().err
     sequences = read_sequences(file, tiny_teacher[1]).items
     assert [tiny_teacher[1].decode(s.tokens[s.answer_start : -1]) for s in sequences] == ["né\n😀"] * 2
 

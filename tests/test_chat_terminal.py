@@ -191,6 +191,13 @@ def test_no_color_leaves_no_colours(open_chat: Callable[..., Terminal]) -> None:
     assert '\x1b[4m "red"\x1b[0m' in chat.screen
 
 
+def test_a_dumb_terminal_gets_no_escapes(open_chat: Callable[..., Terminal]) -> None:
+    chat = open_chat(environment={"TERM": "dumb"})
+    for line in ("/drafts on", "red", "/stats", "/nope"):
+        chat.ask(line)
+    assert "\x1b" not in chat.screen and "tokens by source: copy 2 · teacher 1" in chat.screen
+
+
 @pytest.mark.parametrize("columns", [80, 200])
 def test_no_line_is_wider_than_the_terminal(open_chat: Callable[..., Terminal], columns: int) -> None:
     chat = open_chat(columns=columns, title="a teacher · drafted by a graph of some length · context of 8,192 tokens")
