@@ -5,7 +5,8 @@
 STREAMS holds ``SET.TEACHER.train.safetensors`` and ``SET.TEACHER.test.safetensors`` of each data set, as ``daari-mlx
 bench --save-streams`` writes them. Where a set has no training streams, every other one of its test streams is compiled
 instead, and the record says so. With ``arctic_inference`` installed, its suffix decoding runs too. Appends one line of
-JSON for each (set, teacher, drafter, curve), each (set, teacher, ablation, curve) and each (set, teacher, tree, curve).
+JSON for each (set, teacher, drafter, curve), each (set, teacher), with the reliability of what the graph promises, each
+(set, teacher, ablation, curve) and each (set, teacher, tree, curve).
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from hindsight import Hindsight
 from stream_graphs import Made, graph_bytes, loudest
 from tree_replay import fresh_table, replay_branching, replay_static
 
@@ -31,15 +34,17 @@ from daari_mlx.curves import CURVES, Curve
 from daari_mlx.draft import Draft, GraphDrafter
 from daari_mlx.graph import Graph
 from daari_mlx.lookup import LookupDrafter
+from daari_mlx.outlook import Outlook, listen
 from daari_mlx.replay import Replayed, replay
 from daari_mlx.source import NAMES
 from daari_mlx.streams import Streams, load_streams
 from daari_mlx.suffix import DEPTH, SuffixDecoding, SuffixDrafter
 
 SETTINGS = list(product((1.0, 2.0, 4.0), (0.1, 0.3, 0.5, 0.7)))  # max_spec_factor, min_token_prob
+RELIABLE = 200  # draft tokens of a tenth, from which on its share means something
 ABLATED = ("linear", "m3-max-4bit")
 BRANCHES = (0, 1, 3)
-STATES = [name for name in ("path", "group", "edge") if name in NAMES]  # what looks at hidden states
+STATES = ["path", "edge"]  # what looks at hidden states
 
 
 class Arctic:
@@ -137,6 +142,9 @@ class Set:
         table, steps = fresh_table(self.train), StepChances()
         recycled = replay(self.test, lambda stream: RecyclingDrafter(stream, table, steps, cost, ends), most=most)
         yield "token recycling, path", recycled, {}
+        for name, any_source in (("graph, length in hindsight", False), ("sources, all in hindsight", True)):
+            made = partial(Hindsight, self.made.graph, cost, any_source=any_source)
+            yield name, replay(self.test, made, most=most), {}
         yield "oracle", replay(self.test, lambda stream: OracleDrafter(stream, cost), most=most), {}
 
     def best(self, make: Callable[..., Any], curve: Curve) -> tuple[Replayed, dict[str, Any]]:
@@ -176,6 +184,21 @@ def drafters(one: Set) -> Iterator[dict[str, Any]]:
             yield line | run.as_dict(curve.cost)
 
 
+def reliability(one: Set) -> Iterator[dict[str, Any]]:
+    """One line: what was promised at every place of every test answer, and what share of it came true, by tenths."""
+    graph, heard = one.made.graph, []
+    for stream in one.test.items:
+        anchors = [graph.nodes.anchor(state) for state in stream.states[graph.layer][:-1]]
+        heard.append(listen(graph, stream.tokens, stream.start, anchors, frozenset(one.test.ends)))
+    bins = [
+        {"tokens": bin.tokens, "promised": bin.promised, "right": bin.right / bin.tokens}
+        for bin in Outlook(tuple(heard)).reliability()
+        if bin.tokens
+    ]
+    sure = [abs(b["promised"] - b["right"]) for b in bins if b["tokens"] >= RELIABLE]
+    yield {"measurement": "reliability", **one.about(), "bins": bins, "greatest_gap": max(sure, default=None)}
+
+
 def trees(one: Set) -> Iterator[dict[str, Any]]:
     """A line for each number of branches and curve."""
     beyond = "81 rows lie beyond the curve: taken at its last row, so this speed-up is too high"
@@ -211,7 +234,7 @@ def main() -> None:
     names = [path.name.split(".")[:2] for path in sorted(args.streams.glob("*.test.safetensors"))]
     wanted = args.sets.split(",") if args.sets else [name for name, _ in names]
     sets = [Set(args.streams, name, teacher) for name, teacher in names if name in wanted]
-    for measure, one in product((drafters, trees, ablations), sets):  # the dearest last
+    for measure, one in product((drafters, reliability, trees, ablations), sets):  # the dearest last
         start = perf_counter()
         for line in measure(one):
             with args.out.open("a", encoding="utf-8") as file:
