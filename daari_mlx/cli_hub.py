@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import textwrap
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -85,8 +87,8 @@ def push(
         report.table(
             [
                 ("pushed to", f"{sent.url} ({'private' if sent.private else 'public'})"),
-                ("commit", sent.commit),
-                ("use it", f"--graph {made.repo.name}, or this very one: --graph {made.repo.name}@{sent.commit[:12]}"),
+                ("use it", f"--graph {made.repo.name}"),
+                ("this commit", f"--graph {made.repo.name}@{sent.commit}"),
             ]
         )
     )
@@ -105,20 +107,24 @@ def publication_text(made: Any, graph: str) -> str:
         graph: the folder, as the user named it.
     """
     seen = "public: everybody can read it" if made.public else "private"
-    place = f"{made.repo} ({seen}{', new' if made.create else ''})"
     text = (
         f"{made.answers:,} answers, {made.tokens:,} tokens: whoever has the teacher's tokenizer can read them, and "
         "what they quote of your prompts"
     )
-    return report.table(
-        [
-            ("push", f"{graph}, {report.size_text(made.size)}"),
-            ("to", place),
-            ("holds your text", text if made.tokens else "token counts of your answers, and no answer as a whole"),
-            ("teacher", f"named as {made.base_model}" if made.base_model else "not named; --base-model names it"),
-            ("stays here", ", ".join(made.left_out)),
-        ]
-    )
+    about = [
+        ("push", f"{graph}, {report.size_text(made.size)}"),
+        ("to", f"{made.repo} ({seen}{', new' if made.create else ''})"),
+        ("your text", text if made.tokens else "token counts of your answers, and no answer as a whole"),
+        ("teacher", f"named as {made.base_model}" if made.base_model else "not named; --base-model names it"),
+        ("stays here", ", ".join(made.left_out)),
+    ]
+    return report.table(row for name, value in about for row in _lines(name, value))
+
+
+def _lines(name: str, value: str) -> Iterator[tuple[str, str]]:
+    """Rows of a table that fit 80 columns."""
+    for number, line in enumerate(textwrap.wrap(value, 66, break_long_words=False, break_on_hyphens=False)):
+        yield ("" if number else name), line
 
 
 def pull(repo: Source, graph_path: PulledPath = None, as_json: options.Json = False) -> None:

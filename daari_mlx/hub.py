@@ -171,7 +171,7 @@ def prepare(repo: Repo, *, public: bool, known: tuple[str, ...], others: tuple[s
     return False
 
 
-def send(repo: Repo, files: Mapping[str, bytes | Path], *, create: bool, public: bool, message: str) -> Sent:
+def send(repo: Repo, files: Mapping[str, bytes], *, create: bool, public: bool, message: str) -> Sent:
     """Send files as one commit: whoever fetches the repository gets all of them or none.
 
     Args:

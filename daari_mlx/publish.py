@@ -41,7 +41,7 @@ class Publication:
     Attributes:
         repo: where to.
         public, create: whether everybody may see it, and whether the repository has to be created.
-        files: name -> content, or the file that holds it.
+        files: name -> content: what was checked is what is sent, whatever becomes of the folder.
         base_model: the teacher's name on the Hub; None where it has none.
         left_out: entries of the graph's files that stay here, e.g. ``"teacher.source"``.
         answers, tokens: how many answers can be read back from it, and their tokens.
@@ -50,7 +50,7 @@ class Publication:
     repo: Repo
     public: bool
     create: bool
-    files: dict[str, bytes | Path]
+    files: dict[str, bytes]
     base_model: str | None
     left_out: tuple[str, ...]
     answers: int
@@ -59,7 +59,7 @@ class Publication:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(len(c) if isinstance(c, bytes) else c.stat().st_size for c in self.files.values())
+        return sum(map(len, self.files.values()))
 
 
 def prepare(
@@ -94,18 +94,18 @@ def prepare(
     source = config["teacher"].get("source")
     base_model = _base_model(base_model, source)
     create = hub.prepare(target, public=public, known=(CONFIG, ARRAYS), others=OTHERS)
-    config, left_out = scrub(config)
+    config, left_out = scrub({name: value for name, value in config.items() if name != "config_sha256"})
     stats, left_out_too = scrub(stats)
     config["teacher"] |= {"source": base_model, "adapter_path": None}
     left_out = [name for name in left_out if name != "teacher.source" or source != base_model]
     config["config_sha256"] = seal(config)
     records = held_out(results, config) if results else []
     card = card_text(config, stats, repo=target.name, base_model=base_model, license=license, records=records)
-    files: dict[str, bytes | Path] = {
+    files: dict[str, bytes] = {
         CONFIG: _json(config),
         STATS: _json(stats),
         CARD: card.encode(),
-        ARRAYS: folder / ARRAYS,
+        ARRAYS: (folder / ARRAYS).read_bytes(),
     }
     _check_copy(files)
     breaks = int((known.text == BREAK).sum())
@@ -227,13 +227,9 @@ def _json(entries: dict[str, Any]) -> bytes:
     return (json.dumps(entries, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _check_copy(files: dict[str, bytes | Path]) -> None:
+def _check_copy(files: dict[str, bytes]) -> None:
     """The public copy is read back before it is sent: who fetches it must be able to."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
-            place = Path(folder) / name
-            if isinstance(content, Path):
-                place.symlink_to(content.resolve())
-            else:
-                place.write_bytes(content)
+            (Path(folder) / name).write_bytes(content)
         load_graph(folder)
