@@ -110,8 +110,8 @@ def _edited(history: History) -> Callable[[str], None]:
     readline.set_auto_history(False)
     for entry in history.load():
         readline.add_history(entry)
-    if "libedit" not in (readline.__doc__ or ""):  # libedit knows no pasting, and a pasted tab would complete
-        if not is_dumb():
+    if "libedit" not in (readline.__doc__ or ""):  # it knows no pasting, and a pasted tab would complete
+        if _pastes_whole():
             readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
         readline.set_completer(_complete)
         readline.set_completer_delims("\n")
@@ -132,9 +132,15 @@ def _complete(text: str, number: int) -> str | None:
     return found[number] if number < len(found) else None
 
 
+def _pastes_whole() -> bool:
+    """Whether pasted lines come in one piece: GNU readline, and a terminal that brackets what is pasted."""
+    readline = sys.modules.get("readline")
+    return readline is not None and "libedit" not in (readline.__doc__ or "") and not is_dumb()
+
+
 @contextmanager
 def keys_unseen() -> Iterator[None]:
-    """Keep what is typed while an answer streams from showing up in it; the next prompt shows it."""
+    """Keep what is typed or pasted while an answer streams from showing up in it; the next prompt takes it."""
     try:
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)
@@ -142,9 +148,12 @@ def keys_unseen() -> Iterator[None]:
         yield
         return
     unseen = list(before)
-    unseen[3] = before[3] & ~termios.ECHO
+    unseen[3] = before[3] & ~(termios.ECHO | termios.ICANON)  # Ctrl-C still interrupts
+    brackets = sys.stdout.isatty() and _pastes_whole()
     try:
         termios.tcsetattr(terminal, termios.TCSANOW, unseen)
+        print("\033[?2004h" * brackets, end="", flush=True)
         yield
     finally:
+        print("\033[?2004l" * brackets, end="", flush=True)
         termios.tcsetattr(terminal, termios.TCSANOW, before)

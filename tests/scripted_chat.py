@@ -112,7 +112,8 @@ class Echo(Scripted):
             yield Response(
                 word, token=number, source="copy" if number else None, statistics=statistics, finish_reason=None
             )
-        while content == "slowly":
+        going_on = {"slowly": 10**6, "briefly": 50}.get(content, 0)
+        for _ in range(going_on):
             time.sleep(0.02)
             self.tokenizer.words.append(" on")
             yield Response(" on", token=len(self.tokenizer.words) - 1)

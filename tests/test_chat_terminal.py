@@ -147,10 +147,16 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(open_chat: Callable[
     chat.type("typed ahead" + CTRL_C)
     said = chat.wait("\n> ")
     assert "stopped" in said and "^C" not in said
-    assert "typed ahead" not in said.rpartition("\n> ")[0]  # what is typed meanwhile does not stain the answer
-    chat.type(CTRL_C)  # and it is still there for this to drop
-    chat.wait("> ")
+    assert "typed ahead" not in said  # it does not stain the answer, and Ctrl-C drops it
     assert '3: "and now"' in chat.ask("and now")
+
+
+def test_what_is_pasted_during_an_answer_is_one_message_too(open_chat: Callable[..., Terminal]) -> None:
+    chat = open_chat()
+    chat.type("briefly\r")
+    chat.wait(" on on")
+    chat.type(f"{PASTE}a\rb{END_PASTE}\r")
+    chat.wait('3: "a\\nb"')
 
 
 def test_ctrl_c_at_the_prompt_drops_the_message_and_ctrl_d_a_block(open_chat: Callable[..., Terminal]) -> None:
