@@ -1,4 +1,4 @@
-"""The commands that make a graph and look at it: extract, compile, inspect."""
+"""The commands that make a graph: extract, compile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from daari_mlx import options, report
+from daari_mlx import options, options_layer, report
 from daari_mlx.errors import DaariError
 
 EXTRACTION = (  # options of compile that say how to extract
@@ -34,7 +34,7 @@ def extract(
     adapter_path: options.AdapterPath = None,
     trust_remote_code: options.TrustRemoteCode = False,
     answers: options.Answers = "reference",
-    layer: options.Layer = "final",
+    layer: options_layer.Layer = "final",
     max_tokens: options.AnswerTokens = options.MAX_TOKENS_ANSWER,
     split: options.Split = "train",
     skip_bad_rows: options.SkipBadRows = False,
@@ -145,7 +145,7 @@ def compile(
     adapter_path: options.AdapterPath = None,
     trust_remote_code: options.TrustRemoteCode = False,
     answers: options.Answers = "reference",
-    layer: options.Layer = "final",
+    layer: options_layer.Layer = "final",
     max_tokens: options.AnswerTokens = options.MAX_TOKENS_ANSWER,
     split: options.Split = "train",
     skip_bad_rows: options.SkipBadRows = False,
@@ -184,21 +184,3 @@ def compile(
         print(report.as_json({"graph": graph_path, **stats}))
         return
     print(report.compile_text(stats, graph_path))
-
-
-def inspect(
-    graph: options.GraphArgument,
-    model: options.MaybeModel = None,
-    top: options.Top = 8,
-    as_json: options.Json = False,
-) -> None:
-    """Show what a graph is. Its teacher, its counts, and its busiest nodes in words."""
-    from daari_mlx.artifact import load_graph
-    from daari_mlx.view import graph_view, tokenizer_for, view_text
-
-    known = load_graph(graph)
-    tokenizer, why = tokenizer_for(known, model)
-    if why is not None:
-        report.note(f"note: {why}")
-    view = graph_view(known, graph, tokenizer, top)
-    print(report.as_json(view) if as_json else view_text(view))

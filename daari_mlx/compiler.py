@@ -12,17 +12,17 @@ import numpy as np
 
 from daari_mlx.budget import MAX_BYTES
 from daari_mlx.build import build
+from daari_mlx.cluster import auto_nodes
 from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
 from daari_mlx.extract import extraction_record
 from daari_mlx.graph import Graph
+from daari_mlx.layers import AUTO
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
 from daari_mlx.outlook import Outlook
 from daari_mlx.progress import bar
 from daari_mlx.workdir import Shard, Workdir
 
-MIN_NODES, MAX_NODES = 64, 8192
-STATES_PER_NODE = 12  # for --nodes auto: finer nodes decide better until they become too rare to trust
 FIT_STATES_PER_NODE = 64  # states a node's centroid is fitted on, at the most
 FIT_STEPS = 40  # mini-batches that the centroids are fitted with
 
@@ -50,6 +50,7 @@ def compile_graph(
         DaariError: the extraction is not finished, or too small for ``nodes``; ``max_bytes`` does not hold the nodes.
     """
     extraction, plan = extraction_record(workdir), workdir.read_plan()
+    layer = workdir.read_layer(plan.layer)
     clock = _Clock()
     shards = list(_light(workdir))
     states = sum(len(s.tokens) for s in shards)
@@ -64,7 +65,7 @@ def compile_graph(
     corpus = _corpus(shards, _label(workdir, found, states))
     clock.lap("label")
     vocab_size = max(int(plan.teacher["vocab_size"]), int(corpus.tokens.max()) + 1)
-    built = build(found, corpus, layer=plan.layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes or MAX_BYTES)
+    built = build(found, corpus, layer=layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes or MAX_BYTES)
     graph = replace(
         built.graph,
         teacher=plan.teacher,
@@ -83,21 +84,16 @@ def compile_graph(
             "nodes_asked": "auto" if nodes is None else nodes,
             "seed": seed,
             "max_bytes": max_bytes or MAX_BYTES,
-            "layer": plan.layer,
+            "layer": layer,
             "dimensions": plan.dimensions,
             "answers": plan.answers,
             "max_tokens": plan.max_tokens,
             "corpus": plan.corpus,
         },
+        **({"layer_choice": workdir.layer_choice()} if plan.layer == AUTO else {}),
         **held_out_stats(built.outlook),
     }
     return Compiled(graph, stats)
-
-
-def auto_nodes(states: int) -> int:
-    """N for a number of states: the power of two near ``states / STATES_PER_NODE``, within bounds."""
-    wanted = max(1.0, states / STATES_PER_NODE)
-    return int(min(max(2 ** round(np.log2(wanted)), MIN_NODES), MAX_NODES, states))
 
 
 def summary(graph: Graph, drafted: int) -> dict[str, Any]:

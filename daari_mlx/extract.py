@@ -23,6 +23,7 @@ from daari_mlx.data import Prompt, Sequence, corpus_hash
 from daari_mlx.errors import DaariError
 from daari_mlx.estimate import Estimate, held_bytes
 from daari_mlx.files import DiskFull, load_arrays, read_json, remove, save_arrays, write_json
+from daari_mlx.layers import AUTO, choose_layer
 from daari_mlx.lock import Lock
 from daari_mlx.nodes import fit_projection
 from daari_mlx.progress import bar
@@ -44,7 +45,7 @@ class ExtractOptions:
     Attributes:
         answers: ``"reference"``: learn from the text as given; ``"teacher"``: let the teacher answer the prompts first.
         max_tokens: the longest answer of the teacher.
-        layer: ``"final"`` or the index of a layer.
+        layer: ``"final"``, the index of a layer, or ``"auto"`` for the one whose states draft best.
         dimensions: of the reduced states.
         seed: the order in which sequences are taken.
     """
@@ -84,7 +85,8 @@ def extract(
         dimensions=options.dimensions,
         seed=options.seed,
     )
-    _, width = tap_model(teacher.model, options.layer)  # what cannot be a teacher is told before any work
+    # what cannot be a teacher is told before any work
+    _, width = tap_model(teacher.model, FINAL if options.layer == AUTO else options.layer)
     with _begun(workdir, plan, crew):
         if crew.told("finished" if workdir.is_finished() else ""):
             return
@@ -151,7 +153,8 @@ def _fill(
     sequences = _answered(teacher, rows, workdir, options, crew)
     answered = time.perf_counter()
     parts = cut(sequences, PART, options.seed)
-    reader = Reader(teacher, options.layer, _layout(teacher, parts, workdir, options, crew))
+    layer = _layer(teacher, parts, workdir, options, crew)
+    reader = Reader(teacher, layer, _layout(teacher, parts, workdir, layer, crew))
     shards = [workdir.shard_path(k) for k in range(len(parts))]
     with _progress(parts, crew.mine(shards), crew) as done:
         sampled = _sample(reader, parts, workdir, options, crew, done)
@@ -216,19 +219,26 @@ def _estimate(rows: list[Sequence] | list[Prompt], width: int, options: ExtractO
     )
 
 
-def _layout(
-    teacher: Teacher,
-    parts: list[Part],
-    workdir: Workdir,
-    options: ExtractOptions,
-    crew: Alone,
-) -> Layout:
+def _layer(teacher: Teacher, parts: list[Part], workdir: Workdir, options: ExtractOptions, crew: Alone) -> int | str:
+    """Whose states are taken: chosen once, then the same for every run on this folder."""
+    if options.layer != AUTO:
+        return options.layer
+    path = workdir.layer_path
+    crew.gather([path], everyone=True)
+    for _ in crew.mine([path]):
+        sequences = [sequence for part in parts for sequence in part.sequences]
+        write_json(path, choose_layer(teacher, sequences, options.dimensions, options.seed).as_json())
+    crew.gather([path], everyone=True)
+    return workdir.read_layer(AUTO)
+
+
+def _layout(teacher: Teacher, parts: list[Part], workdir: Workdir, layer: int | str, crew: Alone) -> Layout:
     """How forwards are laid out: found once, then the same for every run on this folder."""
     path = workdir.layout_path
     crew.gather([path], everyone=True)
     for _ in crew.mine([path]):
         pieces = [piece for part in parts[:TRIED] for piece in part.pieces]
-        write_json(path, choose(teacher, options.layer, pieces).as_json())
+        write_json(path, choose(teacher, layer, pieces).as_json())
     crew.gather([path], everyone=True)
     record = read_json(path, "record of how forwards are laid out (remove the workdir and extract again)")
     return Layout(record.get("prefixes") is True, record.get("batches") is True)

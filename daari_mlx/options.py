@@ -15,23 +15,18 @@ MAX_TOKENS_GENERATE, MAX_TOKENS_CHAT, MAX_TOKENS_ANSWER = 100, 256, 256  # the f
 
 def parse_draft_length(value: Any) -> int | Literal["auto"]:
     """``"auto"``, or how many tokens to draft, from 0 on."""
-    return "auto" if value == "auto" else _whole(value, 0, "give a number from 0 on, or auto")
+    return "auto" if value == "auto" else whole(value, 0, "give a number from 0 on, or auto")
 
 
 def parse_nodes(value: Any) -> int | Literal["auto"]:
     """``"auto"``, or how many nodes, from 1 on."""
-    return "auto" if value == "auto" else _whole(value, 1, "give a number from 1 on, or auto")
-
-
-def parse_layer(value: Any) -> int | str:
-    """``"final"``, or the index of a layer, negative from the end."""
-    return "final" if value == "final" else _whole(value, None, "give final, or the index of a layer")
+    return "auto" if value == "auto" else whole(value, 1, "give a number from 1 on, or auto")
 
 
 def parse_max_tokens(value: Any) -> int:
     """At least 1, or -1 for no limit."""
     mend = "give at least 1, or -1 for no limit"
-    return -1 if str(value) == "-1" else _whole(value, 1, mend)
+    return -1 if str(value) == "-1" else whole(value, 1, mend)
 
 
 def parse_truth(value: Any) -> bool:
@@ -77,7 +72,8 @@ def parse_json_schema(value: Any) -> dict[str, Any]:
     return found
 
 
-def _whole(value: Any, least: int | None, mend: str) -> int:
+def whole(value: Any, least: int | None, mend: str) -> int:
+    """A whole number, from ``least`` on where that is given; ``mend`` tells how else to put it."""
     try:
         number = int(value)
     except ValueError as error:
@@ -164,15 +160,6 @@ GraphPath = Annotated[str, typer.Option("--graph-path", metavar="FOLDER", help="
 Answers = Annotated[
     Literal["reference", "teacher"],
     typer.Option("--answers", help="Learn from the answers in the data, or from the teacher's own to its prompts."),
-]
-Layer = Annotated[
-    Any,
-    typer.Option(
-        "--layer",
-        parser=parse_layer,
-        metavar="final|INDEX",
-        help="Whose states: final (what the head reads) or a layer's.",
-    ),
 ]
 AnswerTokens = Annotated[
     int, number("--max-tokens", "-m", min=1, help="The longest answer of the teacher, for --answers teacher.")

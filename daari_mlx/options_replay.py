@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from daari_mlx.options import number, parse_layer
+from daari_mlx.options import number
+from daari_mlx.options_layer import parse_layer
 
 Replay = Annotated[
     str | None,

@@ -58,16 +58,20 @@ def cut(sequences: list[Sequence], size: int, seed: int) -> list[Part]:
 
 def read(reader: Reader, part: Part) -> dict[str, np.ndarray]:
     """The arrays of one shard, with unreduced ``states`` ``(R, H)`` float32 in place of ``reduced``."""
-    rows = [kept(s) for s in part.sequences]
-    both = list(zip(part.sequences, rows, strict=True))
+    return {"states": np.concatenate(reader.states(part.pieces)), **rows_of(part.sequences)}
+
+
+def rows_of(sequences: list[Sequence]) -> dict[str, np.ndarray]:
+    """The arrays of one shard but for its states."""
+    rows = [kept(s) for s in sequences]
+    both = list(zip(sequences, rows, strict=True))
     return {
-        "states": np.concatenate(reader.states(part.pieces)),
         "tokens": np.concatenate([np.array(s.tokens[row.start + 1 :], np.int32) for s, row in both]),
         "rows": np.array([len(row) for row in rows], np.int32),
         "before": np.concatenate([np.array(s.tokens[: row.start + 1], np.int32) for s, row in both]),
         "before_rows": np.array([row.start + 1 for row in rows], np.int32),
         "lead": np.array([max(0, s.answer_start - 1 - row.start) for s, row in both], np.int32),
-        "prompts": np.array([prompt_hash(s.tokens[: s.answer_start]) for s in part.sequences], np.uint64),
+        "prompts": np.array([prompt_hash(s.tokens[: s.answer_start]) for s in sequences], np.uint64),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,19 +59,25 @@ class Teacher:
         Returns:
             ``(L - first, H)`` float32.
         """
+        return self.states_of(tokens, [layer], first)[layer]
+
+    def states_of(self, tokens: list[int], layers: list[int | str], first: int) -> dict[int | str, FloatArray]:
+        """The same of several layers, by one forward: ``(L - first, H)`` float32 each."""
         from mlx_lm.models.cache import make_prompt_cache
 
-        tap, _ = tap_model(self.model, layer)
+        taps = {layer: tap_model(self.model, layer)[0] for layer in layers}
         cache = make_prompt_cache(self.model)  # always, as in decoding: gemma3n's states are others without one
-        parts = []
+        parts: dict[int | str, list[FloatArray]] = {layer: [] for layer in layers}
         for start in range(0, len(tokens), PREFILL_STEP_SIZE):
             chunk = tokens[start : start + PREFILL_STEP_SIZE]
-            with tap.reading() as seen:
+            with ExitStack() as stack:
+                seen = {layer: stack.enter_context(tap.reading()) for layer, tap in taps.items()}
                 self.model(mx.array([chunk]), cache=cache)
-            wanted = seen[-1][0, max(0, first - start) :].astype(mx.float32)
+            wanted = {k: states[-1][0, max(0, first - start) :].astype(mx.float32) for k, states in seen.items()}
             mx.eval(wanted, [c.state for c in cache] if start + len(chunk) < len(tokens) else [])
-            parts.append(np.array(wanted))
-        return np.concatenate(parts)
+            for layer, states in wanted.items():
+                parts[layer].append(np.array(states))
+        return {layer: np.concatenate(found) for layer, found in parts.items()}
 
 
 def load_teacher(

@@ -11,9 +11,9 @@ import numpy as np
 
 from daari_mlx.arbiter import Arbiter, Ear
 from daari_mlx.arrays import to_arrays
-from daari_mlx.build import count_graph
+from daari_mlx.build import Built, build, count_graph
 from daari_mlx.calibrate import fit, gather
-from daari_mlx.compiler import auto_nodes, cluster_states
+from daari_mlx.cluster import auto_nodes, cluster_states
 from daari_mlx.corpus import Corpus
 from daari_mlx.graph import Graph
 from daari_mlx.nodes import Nodes, fit_projection
@@ -52,14 +52,24 @@ class Made:
         return replace(graph, arbiter=fit(cases, sources, names))
 
     @cached_property
-    def _counted(self):  # type: ignore[no-untyped-def]
+    def built(self) -> Built:
+        """With all sources, and what was promised on held-out answers."""
+        nodes, corpus, vocabulary = self._labelled
+        return build(nodes, corpus, layer=self.layer, vocab_size=vocabulary, seed=self.seed)
+
+    @cached_property
+    def _labelled(self) -> tuple[Nodes, Corpus, int]:
         states = np.concatenate([s.states[self.layer] for s in self.streams])
         projection = fit_projection(states, self.dimensions)
         reduced = projection(states)
         count = max(8, round(auto_nodes(len(reduced)) * self.scale))
         nodes = Nodes(projection, cluster_states(reduced, min(count, len(reduced)), self.seed))
         vocabulary = self.vocab_size or max(max(s.tokens) for s in self.streams) + 1
-        corpus = corpus_of(self.streams, nodes.label(reduced))
+        return nodes, corpus_of(self.streams, nodes.label(reduced)), vocabulary
+
+    @cached_property
+    def _counted(self):  # type: ignore[no-untyped-def]
+        nodes, corpus, vocabulary = self._labelled
 
         def count_tables(some: Corpus) -> Graph:
             return count_graph(nodes, some, layer=self.layer, vocab_size=vocabulary)

@@ -16,9 +16,9 @@ from graphs import Compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daari_mlx import compiler
 from daari_mlx.artifact import ARRAYS, CONFIG, load_graph, read_stats, save_graph
-from daari_mlx.compiler import MAX_NODES, MIN_NODES, auto_nodes, compile_graph
+from daari_mlx.cluster import MAX_NODES, MIN_NODES, STATES_PER_NODE, auto_nodes
+from daari_mlx.compiler import compile_graph
 from daari_mlx.errors import DaariError
 from daari_mlx.files import save_arrays, write_json
 from daari_mlx.graph import MAX_EDGES, Graph
@@ -161,7 +161,7 @@ def test_auto_nodes_stay_within_bounds(states: int) -> None:
     if states >= MIN_NODES:
         assert count >= MIN_NODES and count & (count - 1) == 0
     if MIN_NODES < count < MAX_NODES:
-        assert 2**-0.51 < count * compiler.STATES_PER_NODE / states < 2**0.51
+        assert 2**-0.51 < count * STATES_PER_NODE / states < 2**0.51
 
 
 def test_auto_nodes_are_told(tmp_path: Path) -> None:
