@@ -147,7 +147,7 @@ def _pack(answers: Sequence[Heard]) -> str:
         np.array([promise.right for promise in promises], np.uint8),
         odds.astype(np.int8),
     ]
-    return base64.b64encode(zlib.compress(b"".join(part.tobytes() for part in parts), 9)).decode()
+    return base64.urlsafe_b64encode(zlib.compress(b"".join(part.tobytes() for part in parts), 9)).decode()
 
 
 def _unpack(record: dict[str, Any]) -> tuple[Heard, ...]:
@@ -158,7 +158,7 @@ def _unpack(record: dict[str, Any]) -> tuple[Heard, ...]:
     if expected > MAX_RECORD:
         raise ValueError(f"it would take {expected:,} bytes")
     unpacker = zlib.decompressobj()
-    data = unpacker.decompress(base64.b64decode(record["promises"], validate=True), expected + 1)
+    data = unpacker.decompress(base64.b64decode(record["promises"], b"-_", validate=True), expected + 1)
     if len(data) != expected or not unpacker.eof:
         raise ValueError("its promises are not as many as it says")
     before, places = np.frombuffer(data, "<i4", 2 * answers).reshape(2, answers)

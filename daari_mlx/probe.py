@@ -196,11 +196,14 @@ def _spread(times: list[float]) -> float:
 
 def key_of(model: nn.Module) -> dict[str, Any]:
     """What T(m) depends on."""
-    print_of_model = fingerprint_model(model)
+    return _key(fingerprint_model(model))
+
+
+def _key(teacher: dict[str, Any]) -> dict[str, Any]:
     return {
         "chip": chip(),
-        "structure": print_of_model["structure"],
-        "quantisation": print_of_model["quantisation"],
+        "structure": teacher["structure"],
+        "quantisation": teacher["quantisation"],
         "mlx": importlib.metadata.version("mlx"),
         "blas": blas.status().name,
     }
@@ -249,8 +252,13 @@ def load(model: nn.Module) -> ProbeRecord | None:
 
     One of an earlier version, without longer contexts, counts as none: it is measured anew.
     """
+    return load_for(fingerprint_model(model))
+
+
+def load_for(teacher: dict[str, Any]) -> ProbeRecord | None:
+    """The same of the teacher with this fingerprint, which need not be loaded for that."""
     try:
-        value = json.loads(_path(key_of(model)).read_text(encoding="utf-8"))
+        value = json.loads(_path(_key(teacher)).read_text(encoding="utf-8"))
         longer = tuple((context, tuple(rows), tuple(seconds)) for context, rows, seconds in value["longer"])
         arrays = {"rows": tuple(value["rows"]), "seconds": tuple(value["seconds"]), "longer": longer}
         record = ProbeRecord(**{**value, **arrays})

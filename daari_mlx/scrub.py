@@ -14,6 +14,7 @@ WORDS = frozenset(  # fingerprints, versions and settings; whatever else is text
         "layer",
         "model_type",
         "nodes_asked",
+        "promises",
         "quantisation",
         "sources",
         "structure",

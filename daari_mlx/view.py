@@ -1,4 +1,4 @@
-"""What a graph is, for a person: its figures, and its busiest nodes with the words that follow them."""
+"""What a graph is: its figures, and its busiest nodes with the words that follow them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from daari_mlx.artifact import STATS, graph_folder, read_stats
 from daari_mlx.errors import DaariError
 from daari_mlx.fingerprint import describe
 from daari_mlx.graph import Graph
-from daari_mlx.report import count_rows, table
 
 SHOWN_EDGES = 3  # edges shown of each node
 PATH_TOKENS = 16  # tokens of the likeliest path shown
@@ -55,28 +53,29 @@ def _load_tokenizer(source: str, vocab_size: Any) -> tuple[Any, str | None]:
     return tokenizer, None
 
 
-def graph_view(graph: Graph, path: str, tokenizer: Any, top: int) -> dict[str, Any]:
-    """All that ``inspect`` shows, as JSON values.
+def graph_view(graph: Graph, path: str, stats: dict[str, Any], size: int, tokenizer: Any, top: int) -> dict[str, Any]:
+    """What ``inspect`` shows of the graph itself, as JSON values.
 
     Args:
-        path: the folder or Hub repository the graph was loaded from.
+        path: where the graph lies, as the user named it.
+        stats: its ``compile_stats.json``.
+        size: bytes of its files.
         tokenizer: for words; None leaves the texts None.
         top: how many nodes, the busiest first.
     """
-    folder = graph_folder(path)
-    stats = read_stats(folder) if (folder / STATS).is_file() else {}
     busiest = np.argsort(-graph.support, kind="stable")[:top]
     return {
-        **stats,
+        **{name: value for name, value in stats.items() if name != "held_out"},  # packed: it is told unpacked
         "graph": path,
         "teacher": graph.teacher,
         "teacher_text": describe(graph.teacher),
         "layer": graph.layer,
+        "sources": list(graph.arbiter.names),
         "nodes": graph.size,
         "edges": len(graph.edge_token),
         "steps": len(graph.step_key),
         "prompts": len(graph.prompts),
-        "bytes": sum(file.stat().st_size for file in folder.iterdir()),
+        "bytes": size,
         "busiest": [_node_view(graph, int(node), tokenizer) for node in busiest],
     }
 
@@ -102,25 +101,3 @@ def _node_view(graph: Graph, node: int, tokenizer: Any) -> dict[str, Any]:
 
 def _words(tokenizer: Any, tokens: list[int]) -> str | None:
     return None if tokenizer is None else str(tokenizer.decode(tokens))
-
-
-def view_text(view: dict[str, Any]) -> str:
-    """The same for a person: a table, and two lines a node."""
-    about = [
-        ("graph", view["graph"]),
-        ("teacher", view["teacher_text"]),
-        ("states of layer", str(view["layer"])),
-        *count_rows(view),
-        ("compiled from", f"{view['prompts']:,} prompts"),
-    ]
-    return "\n".join([table(about), "", "the busiest nodes", *map(_node_text, view["busiest"])])
-
-
-def _node_text(node: dict[str, Any]) -> str:
-    edges = " · ".join(f"{_shown(e['text'], e['token'])} {e['probability']:.2f}" for e in node["edges"]) or "no edge"
-    path = repr(node["path_text"]) if node["path_text"] is not None else " ".join(map(str, node["path"]))
-    return f"{node['node']:>6} ×{node['support']:<6} {edges}\n{'':>15}→ {path}"
-
-
-def _shown(text: str | None, token: int) -> str:
-    return f"#{token}" if text is None else repr(text)

@@ -16,7 +16,7 @@ from stream_graphs import Made
 
 import daari_mlx  # noqa: F401  brings a real BLAS before MLX loads
 from daari_mlx.artifact import save_graph
-from daari_mlx.compiler import summary
+from daari_mlx.compiler import held_out_stats, summary
 from daari_mlx.data import prompt_hash
 from daari_mlx.streams import load_streams
 from daari_mlx.teacher import load_teacher
@@ -33,14 +33,18 @@ def main() -> None:
     parser.add_argument("--last", type=int, help="take only so many streams from the back")
     args = parser.parse_args()
     fingerprint = load_teacher(args.model, adapter_path=args.adapter_path).fingerprint()
-    streams = load_streams(args.streams).items
+    loaded = load_streams(args.streams)
+    streams = loaded.items
     streams = streams[-args.last :] if args.last else streams[: args.first]
+    built = Made(streams, vocab_size=int(fingerprint["vocab_size"])).built
     graph = replace(
-        Made(streams, vocab_size=int(fingerprint["vocab_size"])).graph,
+        built.graph,
         teacher=fingerprint,
         prompts=np.unique(np.array([prompt_hash(s.tokens[: s.start]) for s in streams], np.uint64)),
     )
-    save_graph(graph, args.graph, summary(graph, sum(len(s.tokens) - s.start for s in streams)))
+    counts = summary(graph, sum(len(s.tokens) - s.start for s in streams))
+    told = {"sequences": len(streams), "settings": {"answers": "teacher", "max_tokens": loaded.max_tokens}}
+    save_graph(graph, args.graph, {**counts, **told, **held_out_stats(built.outlook)})
     print(args.graph)
 
 

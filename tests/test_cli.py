@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from daari_mlx import cli, cli_graph, shell
+from daari_mlx.legible import visible
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from make_sms_corpus import make_rows
@@ -519,7 +520,7 @@ def test_inspect_shows_the_busiest_nodes_in_words(graph, tiny_teacher, tiny_teac
     assert busiest_edge(view)["text"] == tokenizer.decode([busiest_edge(view)["token"]])
     shown = done("inspect", graph).stdout
     assert f"teacher          {tiny_teacher_path}" in shown and "top-edge mass" in shown
-    assert f" {busiest_edge(view)['text']!r} " in shown
+    assert f" {visible(busiest_edge(view)['text'])} " in shown
 
 
 def test_inspect_without_the_teacher_shows_token_ids(graph, tiny_teacher_path, tmp_path):
