@@ -91,7 +91,7 @@ def stream_generate(
         model, tokenizer: as ``mlx_lm.load`` gives them: the teacher.
         prompt: text or token ids.
         max_tokens: tokens at the most, exactly kept; -1 for no limit.
-        graph: a compiled graph or the folder it lies in; None decodes plainly.
+        graph: a compiled graph, or the folder or Hub repository it lies in; None decodes plainly.
         drafter: any other drafter, in place of a graph; it is shown the states of its ``layer``, none where
             that is None, the final ones where it says nothing.
         num_draft_tokens: how many tokens a round drafts; ``"auto"`` lets the path's probability and this machine's

@@ -31,7 +31,7 @@ class SpecEngine:
 
     Args:
         model: a loaded model, or a folder or Hub repository to load.
-        graph: a compiled graph or its folder; None decodes plainly.
+        graph: a compiled graph, or its folder or Hub repository; None decodes plainly.
         drafter: any other drafter, in place of a graph. Drafters keep what they know from answer to answer; the
             graph's remembers what was said, within bounds.
         tokenizer: of a loaded model; None takes it from where the graph says its teacher came from.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -63,6 +64,8 @@ def _explain(error: BaseException, repo: Repo, sending: bool) -> DaariError:
             return Unreachable("HF_HUB_OFFLINE is set, so the Hub is not asked.")
         if isinstance(cause, HfHubHTTPError):
             return _explain_status(cause, repo, sending)
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DaariError(f"There is no room for {repo} in {constants.HF_HUB_CACHE} ({cause.strerror}): make some.")
         if isinstance(cause, OSError) and cause.errno is not None and cause.filename is not None:
             return DaariError(f"{cause.filename}: {cause.strerror}")
         if "ConnectError" in type(cause).__name__ or "Timeout" in type(cause).__name__:

@@ -40,12 +40,15 @@ class Repository:
 
 @dataclass
 class Fault:
-    """What goes wrong with the next requests that fit: a status, or an answer cut off behind so many bytes."""
+    """What goes wrong with the next requests that fit: a status, an answer that is cut off behind so many bytes, or one
+    that does not come before the client gives up."""
 
     method: str
     path: str  # a pattern that is searched for
     status: int | None = None
+    code: str = ""  # the Hub's word for it
     cut: int | None = None
+    stalled: float = 0.0  # seconds
     times: int = 1
 
 
@@ -111,8 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.cut: int | None = None
         if fault is not None:
             fault.times -= 1
+            threading.Event().wait(fault.stalled)
             if fault.status is not None:
-                self._send(fault.status, {"error": f"stand-in's {fault.status}"})
+                self._send(fault.status, {"error": f"stand-in's {fault.status}"}, X_Error_Code=fault.code)
                 return
             self.cut = fault.cut
         for method_of_route, pattern, act in _ROUTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +240,14 @@ def test_no_path_and_no_name_of_this_machine_leaves(server: StandIn, folder: Pat
     for name in ("teacher.source", "teacher.adapter_path", "settings.data", "settings.note", "command", "parts"):
         assert name in result.stderr, "what stays is told"
     assert "config_sha256" not in result.stderr and max(map(len, result.stderr.splitlines())) <= 80
+
+
+def test_what_a_real_graph_counts_goes_along(server: StandIn, compiled: Compiled) -> None:
+    made = publish.prepare(compiled.path, "alice/tiny")
+    assert made.left_out == ("teacher.source",), "text under a new name: does it belong into scrub.WORDS?"
+    known = read_stats(compiled.path)
+    assert json.loads(made.files[STATS]) == known
+    assert made.tokens > 0 and made.answers > 0
 
 
 @pytest.mark.parametrize("value", ["fatima", "/home/x", "C:\\Users\\x", "~x", ["/a"], [1, "x"]])
@@ -506,6 +516,37 @@ def test_an_overloaded_hub_is_asked_again_where_its_client_does(
     server.add("alice/sms", contents(folder))
     server.faults.append(Fault(method, path, status=429 if method == "GET" else 503, times=2))
     done("pull", "alice/sms")
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (Fault("GET", "/api/models", status=403, code="GatedRepo"), "is gated: ask for access at http"),
+        (Fault("GET", "/api/models", status=429), r"asks for fewer requests just now \(429\)"),
+        (Fault("GET", "/api/models", status=418), r"refused a request about alice/sms \(418\): stand-in's 418"),
+        (Fault("GET", "/api/models", stalled=1.0), "cannot be reached .*timed out.* The cache has no copy"),
+        (Fault("GET", "/api/models", cut=10), "broke while alice/sms was fetched"),
+        (Fault("HEAD", "resolve", status=404, code="EntryNotFound"), r"alice/sms.*\(404\)"),
+    ],
+    ids=lambda value: "",
+)
+def test_every_refusal_says_what_it_is(
+    server: StandIn, folder: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, told: str
+) -> None:
+    server.add("alice/sms", contents(folder))
+    monkeypatch.setattr(hub, "SECONDS", 0.3)
+    server.faults.append(replace(fault, times=99))
+    assert re.search(told, failed("inspect", "alice/sms"))
+
+
+def test_a_full_disk_is_told(server: StandIn, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.add("alice/sms", contents(folder))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
+    assert f"There is no room for alice/sms in {constants.HF_HUB_CACHE}" in failed("pull", "alice/sms")
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/api/models"), ("HEAD", "resolve"), ("GET", "resolve")])
