@@ -1,6 +1,6 @@
 """Stage 4, nodes: from a teacher state to the node it belongs to.
 
-One routine, :meth:`Nodes.label`, both labels the corpus at compile time and re-anchors while decoding.
+One rule, the nearest centroid, both labels the corpus at compile time and re-anchors while decoding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 
 EPSILON = np.float32(1e-6)  # keeps an all-zero state finite
-STATE_BLOCK = 1024  # states that are labelled at once: bounds memory at STATE_BLOCK x nodes x 4 bytes
+SCORES = 1 << 18  # products that are held at once: they stay in a core's cache
 # A single state, while decoding, is compared with so many nodes at once that no BLAS starts threads for the product:
 # waking them takes longer than the product itself (8 ms against 0.1 ms measured).
 NODE_BLOCK = 2048
@@ -80,7 +80,7 @@ class Nodes:
 
     @cached_property
     def _half_norms(self) -> FloatArray:
-        return np.einsum("nd,nd->n", self.centroids, self.centroids) * np.float32(0.5)
+        return half_norms(self.centroids)
 
     def label(self, reduced: FloatArray) -> IntArray:
         """The nearest centroid of each reduced state, by Euclidean distance.
@@ -91,23 +91,38 @@ class Nodes:
         Returns:
             ``(n,)`` int32.
         """
-        labels = np.empty(len(reduced), dtype=np.int32)
-        for start in range(0, len(reduced), STATE_BLOCK):
-            block = np.asarray(reduced[start : start + STATE_BLOCK], dtype=np.float32)
-            labels[start : start + len(block)] = np.argmax(self._scores(block), axis=1)
-        return labels
-
-    def _scores(self, block: FloatArray) -> FloatArray:
-        """``(n, N)``: larger is nearer; argmin |x - c|² = argmax x·c - |c|²/2, so no square of x is needed."""
-        if len(block) > 1:
-            scores = block @ self.centroids.T
-        else:
-            size = NODE_BLOCK
-            parts = [self.centroids[k : k + size] @ block[0] for k in range(0, len(self.centroids), size)]
-            scores = np.concatenate(parts)[None]
-        scores -= self._half_norms
-        return scores
+        if len(reduced) != 1:
+            return nearest(np.asarray(reduced, dtype=np.float32), self.centroids, self._half_norms)
+        state = np.asarray(reduced[0], dtype=np.float32)
+        parts = [self.centroids[k : k + NODE_BLOCK] @ state for k in range(0, len(self.centroids), NODE_BLOCK)]
+        return np.array([np.argmax(np.concatenate(parts) - self._half_norms)], dtype=np.int32)
 
     def anchor(self, state: FloatArray) -> int:
         """The node of one ``(H,)`` float32 teacher state: the walk is re-anchored here."""
         return int(self.label(self.projection(state)[None])[0])
+
+
+def nearest(states: FloatArray, centroids: FloatArray, halves: FloatArray | None = None) -> IntArray:
+    """The nearest centroid of each state, by Euclidean distance; of equally near ones the first.
+
+    Args:
+        states: ``(n, D)`` float32.
+        centroids: ``(N, D)`` float32.
+        halves: their :func:`half_norms`, where they are known.
+
+    Returns:
+        ``(n,)`` int32.
+    """
+    halves = half_norms(centroids) if halves is None else halves
+    labels = np.empty(len(states), dtype=np.int32)
+    block = min(max(SCORES // len(centroids), 64), 1024)
+    for start in range(0, len(states), block):
+        scores = states[start : start + block] @ centroids.T
+        scores -= halves  # argmin |x - c|² = argmax x·c - |c|²/2, so no square of x is needed
+        labels[start : start + block] = np.argmax(scores, axis=1)
+    return labels
+
+
+def half_norms(centroids: FloatArray) -> FloatArray:
+    """``(N,)``: half the squared length of each centroid."""
+    return np.einsum("nd,nd->n", centroids, centroids) * np.float32(0.5)
