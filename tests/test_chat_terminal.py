@@ -111,6 +111,8 @@ def test_messages_of_several_lines_arrive_as_one(open_chat: Callable[..., Termin
     assert '9: "a\\nb"' in chat.ask('"""a\rb"""')
     assert '11: "q"' in chat.ask('"""q"""')
     assert '13: "/help"' in chat.ask('"""\r/help\r"""')
+    chat.ask('/system """\rBe\r\rbrief.\r"""')
+    assert "\nBe\n\nbrief.\n" in chat.ask("/system")
 
 
 def test_what_is_pasted_arrives_as_one_message_as_it_is(open_chat: Callable[..., Terminal]) -> None:
