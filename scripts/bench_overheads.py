@@ -1,7 +1,9 @@
 """What the drafter itself costs, without a teacher: a walked token, and a re-anchoring, on made-up graphs.
 
-Usage: ``python scripts/bench_overheads.py [--json]``. "cold" samples follow a sweep over memory that drives the
-graph out of the processor's caches, as a teacher's forward does between two rounds.
+Usage: ``python scripts/bench_overheads.py [--json] [--graph GRAPH --streams FILE]``. "cold" samples follow a sweep over
+memory that drives the graph out of the processor's caches, as a teacher's forward does between two rounds. With a graph
+and recorded streams, also what a round of its drafter costs at every place of those answers: to anchor, to ask all
+sources for the first token, and for each further token.
 """
 
 from __future__ import annotations
@@ -10,20 +12,26 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
+from daari_mlx.artifact import load_graph
+from daari_mlx.bench import environment
 from daari_mlx.graph import Graph
 from daari_mlx.length import MAX_DRAFT
 from daari_mlx.nodes import Nodes, Projection
 from daari_mlx.progress import bar
 from daari_mlx.records import Spread
+from daari_mlx.sources import Sources
+from daari_mlx.streams import Streams, load_streams
 
 VOCAB, DIMENSIONS, EDGES = 50_000, 64, 8
 SHAPES = ((4096, 576), (4096, 4096), (8192, 576), (8192, 4096))  # nodes, width of the teacher's states
 TARGETS = {"walk": 5.0, "re-anchor": 300.0}  # µs a token and µs a round, at 4096 nodes
+DRAFTER_TARGETS = {"anchor": 200.0, "start": 200.0, "draft": 3.0}  # µs, of a graph's own drafter
 REPEATS = 400
 SWEPT_BYTES = 64 << 20
 
@@ -93,6 +101,63 @@ def measure(nodes: int, width: int, repeats: int = REPEATS) -> Iterator[dict[str
             }
 
 
+def measure_drafter(graph: Graph, streams: Streams, repeats: int) -> Iterator[dict[str, Any]]:
+    """One record for each part of a drafter's round, warm and cold; times in µs."""
+    sources = Sources(graph, graph.arbiter.names)
+    places = [
+        (stream.tokens[:place], stream.states[graph.layer][place - stream.start])
+        for stream in streams.items
+        for place in range(stream.start, len(stream.tokens))
+    ]
+    places = [places[k % len(places)] for k in range(repeats)]
+    anchors = [graph.nodes.anchor(state) for _, state in places]
+
+    def anchor(index: int) -> int:
+        graph.nodes.anchor(places[index][1])
+        return 1
+
+    def start(index: int) -> int:
+        sources.start(places[index][0], anchors[index])
+        return 1
+
+    def draft(index: int) -> int:
+        return len(graph.arbiter.propose(sources.all, moments[index], MAX_DRAFT).tokens)
+
+    for cold in (False, True):
+        for what, call, unit in (
+            ("anchor", anchor, "round"),
+            ("start", start, "round"),
+            ("draft", draft, "drafted token"),
+        ):
+            times = []
+            swept = np.zeros(SWEPT_BYTES // 8) if cold else None
+            for index, (tokens, _) in enumerate(places):
+                said = list(tokens)
+                sources.open(said)
+                moments = {index: sources.start(said, anchors[index])}  # what was said is read before time counts
+                if swept is not None:
+                    swept += 1.0
+                begun = perf_counter_ns()
+                done = call(index)
+                times.append((perf_counter_ns() - begun) / 1000 / max(done, 1))
+            spread = Spread.of(times)
+            yield {
+                "what": what,
+                "unit": f"µs per {unit}",
+                "nodes": graph.size,
+                "hidden_size": graph.hidden_size,
+                "sources": list(graph.arbiter.names),
+                "cold": cold,
+                "n": repeats,
+                "median": spread.median,
+                "lower": spread.lower,
+                "upper": spread.upper,
+                "most": spread.most,
+                "target": DRAFTER_TARGETS[what],
+                "met": spread.median <= DRAFTER_TARGETS[what],
+            }
+
+
 def _times(call: Callable[[int], int], repeats: int, *, cold: bool) -> list[float]:
     """µs a unit of each call; the first few calls are not counted."""
     swept = np.zeros(SWEPT_BYTES // 8) if cold else None
@@ -113,12 +178,21 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--repeats", type=int, default=REPEATS, help=f"calls timed (default: {REPEATS})")
+    parser.add_argument("--graph", help="measure its drafter too")
+    parser.add_argument("--streams", type=Path, help="recorded streams of the graph's teacher, for --graph")
     args = parser.parse_args(argv)
+    if (args.graph is None) != (args.streams is None):
+        parser.error("--graph and --streams go together")
+    where = environment()
+    about = {key: where[key] for key in ("commit", "python", "platform", "versions")}
     missed = False
     for nodes, width in bar(SHAPES, desc="overheads", unit="graph"):
         for record in measure(nodes, width, args.repeats):
             missed |= record["met"] is False and not record["cold"]
-            print(json.dumps(record, ensure_ascii=False) if args.json else _line(record), flush=True)
+            print(json.dumps(record | about, ensure_ascii=False) if args.json else _line(record), flush=True)
+    if args.graph is not None:
+        for record in measure_drafter(load_graph(args.graph), load_streams(args.streams), args.repeats):
+            print(json.dumps(record | about, ensure_ascii=False) if args.json else _line(record), flush=True)
     return int(missed)
 
 
