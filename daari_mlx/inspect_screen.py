@@ -91,7 +91,7 @@ def _machines(held_out: dict[str, Any], columns: int) -> Iterator[Line]:
             yield "", ""
         yield from _wrapped(_published(others), columns, "" if told else GOOD if others[0]["pays"] else BAD)
         name = max(len(m["device"]) for m in others)
-        yield f"{'':<{name + 16}}speed-up (9 in 10)  tokens/forward  slower than plain", QUIET
+        yield f"{'':<{name + 15}}speed-up (9 in 10) tokens/forward  slower answers", QUIET
         for machine in others:
             yield from _row(machine, name, columns)
 
@@ -109,8 +109,8 @@ def _row(machine: dict[str, Any], name: int, columns: int) -> Iterator[Line]:
     speed = f"{machine['speedup']:5.2f}x ({machine['low']:.2f}–{machine['high']:.2f})"
     slower = f"{machine['losing']:,} of {machine['answers']:,}"
     yield (
-        f"{machine['device']:<{name}}{GAP}{'pays' if machine['pays'] else 'will not pay':<14}{speed:<18}"
-        f"{machine['tokens_per_forward']:>16.2f}{slower:>19}",
+        f"{machine['device']:<{name}}{GAP}{'pays' if machine['pays'] else 'will not pay':<13}{speed:<18}"
+        f"{machine['tokens_per_forward']:>15.2f}{GAP}{slower:>14}",
         GOOD if machine["pays"] else BAD,
     )
     if not machine["pays"]:
