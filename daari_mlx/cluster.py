@@ -21,6 +21,7 @@ from daari_mlx.nodes import FloatArray, IntArray, nearest
 MIN_NODES, MAX_NODES = 64, 8192
 STATES_PER_NODE = 12  # for --nodes auto: finer nodes decide better until they become too rare to trust
 FEW_NODES = 1024  # up to here everything is compared with everything
+FIT_FEW, FIT_MANY = 64, 32  # states a node's centroid is fitted on, at the most
 FEW_STEPS = 40  # mini-batches that few centroids are fitted with
 MANY_STEPS = 8  # times that many centroids move to the mean of their states
 NODES_PER_REGION = 16
@@ -28,13 +29,19 @@ NEAR = 64  # nodes that a state is compared with, for each that a region has on 
 STATES_PER_REGION = 256  # that regions are fitted on
 BLOCK = 1 << 15  # states that are labelled together: enough of each region for fast products
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def auto_nodes(states: int) -> int:
     """N for a number of states: the power of two near ``states / STATES_PER_NODE``, within bounds."""
     wanted = max(1.0, states / STATES_PER_NODE)
     return int(min(max(2 ** round(np.log2(wanted)), MIN_NODES), MAX_NODES, states))
+
+
+def fit_sample(count: int) -> int:
+    """How many states ``count`` centroids are fitted on, at the most."""
+    return count * (FIT_FEW if count <= FEW_NODES else FIT_MANY)
 
 
 def cluster_states(sample: FloatArray, count: int, seed: int) -> FloatArray:
@@ -127,7 +134,7 @@ class Regions:
 
 def in_threads(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """``work`` of each item, in order, on all processors; no more items are held than are worked at."""
-    from threadpoolctl import ThreadpoolController
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped] # comes with scikit-learn
 
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     pools, left = ThreadpoolController(), iter(items)

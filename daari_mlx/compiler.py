@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from daari_mlx.budget import MAX_BYTES
 from daari_mlx.build import build
-from daari_mlx.cluster import auto_nodes
+from daari_mlx.cluster import BLOCK, auto_nodes, cluster_states, fit_sample, label_all
 from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
 from daari_mlx.extract import extraction_record
@@ -22,9 +23,6 @@ from daari_mlx.nodes import FloatArray, IntArray, Nodes
 from daari_mlx.outlook import Outlook
 from daari_mlx.progress import bar
 from daari_mlx.workdir import Shard, Workdir
-
-FIT_STATES_PER_NODE = 64  # states a node's centroid is fitted on, at the most
-FIT_STEPS = 40  # mini-batches that the centroids are fitted with
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,8 @@ def compile_graph(
     Args:
         workdir: what ``extract`` filled.
         nodes: N; None derives it from the number of states. Everything else follows from it.
-        seed: of the clustering; the same inputs, seed, versions and BLAS threads give the same bytes.
+        seed: of the clustering. The same inputs, seed, versions and processor give the same bytes; another kind of
+            processor, or another BLAS, rounds products differently, which can move a state on a border between nodes.
         max_bytes: that the graph may have, whatever the corpus; None for 9 MB.
 
     Raises:
@@ -52,25 +51,26 @@ def compile_graph(
     extraction, plan = extraction_record(workdir), workdir.read_plan()
     layer = workdir.read_layer(plan.layer)
     clock = _Clock()
-    shards = list(_light(workdir))
+    shards = list(workdir.read_shards(states=False))
+    if not shards:
+        raise DaariError(f"The workdir {workdir.path} has no shards: extract again.")
     states = sum(len(s.tokens) for s in shards)
     count = auto_nodes(states) if nodes is None else nodes
     if count < 1 or count > states:
         raise DaariError(
             f"--nodes is {count}, but there are {states} states to make nodes from: give 1 to {states}, or more data."
         )
-    centroids = cluster_states(_sample(workdir, states, min(states, count * FIT_STATES_PER_NODE), seed), count, seed)
+    clock.lap("read")
+    centroids = cluster_states(_sample(workdir, states, min(states, fit_sample(count)), seed), count, seed)
     found = Nodes(workdir.read_projection(), centroids)
     clock.lap("cluster")
-    corpus = _corpus(shards, _label(workdir, found, states))
+    corpus = labelled(shards, label_states(workdir, found, states, seed))
+    prompts = np.unique(np.concatenate([s.prompts for s in shards]))
+    shards.clear()  # the corpus holds all of it
     clock.lap("label")
     vocab_size = max(int(plan.teacher["vocab_size"]), int(corpus.tokens.max()) + 1)
     built = build(found, corpus, layer=layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes or MAX_BYTES)
-    graph = replace(
-        built.graph,
-        teacher=plan.teacher,
-        prompts=np.unique(np.concatenate([s.prompts for s in shards])),
-    )
+    graph = replace(built.graph, teacher=plan.teacher, prompts=prompts)
     graph.check()
     clock.lap("build")
     stats = {
@@ -141,14 +141,6 @@ class _Clock:
         self.laps[name], self._last = now - self._last, now
 
 
-def _light(workdir: Workdir) -> list[Shard]:
-    """All shards without their states: 4 bytes a state stay in memory."""
-    light = [replace(s, reduced=s.reduced[:0]) for s in workdir.read_shards()]
-    if not light:
-        raise DaariError(f"The workdir {workdir.path} has no shards: extract again.")
-    return light
-
-
 def _sample(workdir: Workdir, states: int, wanted: int, seed: int) -> FloatArray:
     """``wanted`` of all states, chosen evenly by chance; ``(wanted, D)`` float32."""
     chosen = np.sort(np.random.default_rng(seed).choice(states, wanted, replace=False))
@@ -160,38 +152,31 @@ def _sample(workdir: Workdir, states: int, wanted: int, seed: int) -> FloatArray
     return np.concatenate(parts)
 
 
-def cluster_states(sample: FloatArray, count: int, seed: int) -> FloatArray:
-    """Centroids by scikit-learn's mini-batch k-means."""
-    from sklearn.cluster import MiniBatchKMeans
-
-    batch = min(max(4096, 2 * count), len(sample))
-    kmeans = MiniBatchKMeans(
-        n_clusters=count,
-        batch_size=batch,
-        init="random",  # k-means++ draws one centroid after the other: minutes at 8,192 nodes, for the same drafts
-        n_init=1,
-        max_iter=max(1, round(FIT_STEPS * batch / len(sample))),
-        max_no_improvement=None,
-        reassignment_ratio=0.0,
-        random_state=seed,
-    )
-    kmeans.fit(sample)
-    return np.ascontiguousarray(kmeans.cluster_centers_, dtype=np.float32)
-
-
-def _label(workdir: Workdir, nodes: Nodes, states: int) -> IntArray:
-    """The node of every state, ``(states,)`` int32."""
+def label_states(workdir: Workdir, nodes: Nodes, states: int, seed: int) -> IntArray:
+    """The node of every state of a finished extraction, ``(states,)`` int32."""
     labels = np.empty(states, np.int32)
     start = 0
     with bar(total=states, desc="nodes", unit="state") as progress:
-        for shard in workdir.read_shards():
-            labels[start : start + len(shard.reduced)] = nodes.label(shard.reduced)
-            start += len(shard.reduced)
-            progress.update(len(shard.reduced))
+        for found in label_all(nodes.centroids, _blocks(workdir), seed):
+            labels[start : start + len(found)] = found
+            start += len(found)
+            progress.update(len(found))
     return labels
 
 
-def _corpus(shards: list[Shard], labels: IntArray) -> Corpus:
+def _blocks(workdir: Workdir) -> Iterator[np.ndarray]:
+    """The states of all shards, ``(n, D)`` float16, in pieces of at least ``BLOCK`` but for the last."""
+    waiting: list[np.ndarray] = []
+    for shard in workdir.read_shards():
+        waiting.append(shard.reduced)
+        if sum(map(len, waiting)) >= BLOCK:
+            yield np.concatenate(waiting)
+            waiting = []
+    if waiting:
+        yield np.concatenate(waiting)
+
+
+def labelled(shards: list[Shard], labels: IntArray) -> Corpus:
     """The labelled corpus of some shards."""
     return Corpus(
         labels,

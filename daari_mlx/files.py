@@ -122,14 +122,14 @@ def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
             remove(named)
 
 
-def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read arrays that :func:`save_arrays` wrote.
+def load_arrays(path: Path, *, without: str | None = None) -> dict[str, np.ndarray]:
+    """Read arrays that :func:`save_arrays` wrote, all of them or all but one.
 
     Raises:
         DaariError: where the file is missing, truncated or no safetensors.
     """
     try:
         loaded: dict[str, mx.array] = mx.load(str(path), format="safetensors")  # type: ignore[assignment]
-        return {name: np.array(array) for name, array in loaded.items()}
+        return {name: np.array(array) for name, array in loaded.items() if name != without}
     except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         raise DaariError(f"The arrays in {path} cannot be read: {error} Remove the file and make it anew.") from error

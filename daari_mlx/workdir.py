@@ -182,8 +182,11 @@ class Workdir:
         arrays = load_arrays(self.projection_path)
         return Projection(mean=arrays["mean"], basis=arrays["basis"])
 
-    def read_shards(self) -> Iterator[Shard]:
+    def read_shards(self, *, states: bool = True) -> Iterator[Shard]:
         """Every shard of the finished extraction in order, one at a time in memory.
+
+        Args:
+            states: False leaves the states on the disk: ``reduced`` is ``(0, 0)`` then.
 
         Raises:
             DaariError: one is missing or cannot be read.
@@ -194,7 +197,10 @@ class Workdir:
                 raise DaariError(
                     f"The workdir {self.path} lacks {path.name}: extract again with the same options, it goes on."
                 )
-            yield Shard(**load_arrays(path))
+            if states:
+                yield Shard(**load_arrays(path))
+            else:
+                yield Shard(**load_arrays(path, without="reduced"), reduced=np.zeros((0, 0), np.float16))
 
     def shard_count(self) -> int:
         """How many shards the finished extraction wrote."""

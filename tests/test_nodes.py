@@ -48,9 +48,9 @@ def test_one_state_and_a_batch_get_the_same_label(seed: int, count: int) -> None
 
 
 def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes, reduced = random_nodes(20), states_of(1, 100, WIDTH)
+    nodes, reduced = random_nodes(20), states_of(1, 300, WIDTH)
     whole = nodes.label(reduced)
-    monkeypatch.setattr(nodes_module, "STATE_BLOCK", 7)
+    monkeypatch.setattr(nodes_module, "SCORES", 7)
     monkeypatch.setattr(nodes_module, "NODE_BLOCK", 5)
     np.testing.assert_array_equal(nodes.label(reduced), whole)
     assert nodes.label(reduced[:0]).shape == (0,)
