@@ -25,7 +25,7 @@ from daari_mlx.files import load_arrays, read_json, save_arrays, whole, write_js
 from daari_mlx.fingerprint import describe, differences, fingerprint
 from daari_mlx.graph import Graph
 from daari_mlx.hub import fetch
-from daari_mlx.repo import Repo, parse_repo
+from daari_mlx.repo import Absent, Repo, parse_repo
 
 FORMAT_VERSION = 3
 CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
@@ -109,7 +109,10 @@ def graph_folder(graph: str | Path, revision: str | None = None) -> Path:
         )
     if revision is not None and repo.revision is not None:
         raise DaariError(f"Two revisions were given, {repo.revision!r} and {revision!r}: give one.")
-    return fetch(Repo(repo.name, revision or repo.revision), LIMITS, needed=(CONFIG, ARRAYS))
+    try:
+        return fetch(Repo(repo.name, revision or repo.revision), LIMITS, needed=(CONFIG, ARRAYS))
+    except Absent as error:  # it may have been meant for a folder
+        raise DaariError(f"There is no folder {str(graph)!r} here. {error}") from error
 
 
 def load_graph(path: str | Path, *, revision: str | None = None) -> Graph:

@@ -51,7 +51,7 @@ def _fetch(repo: Repo, limits: Mapping[str, int], needed: tuple[str, ...]) -> Pa
             info = HfApi().model_info(repo.name, revision=repo.revision, files_metadata=True, timeout=SECONDS)
     except Unreachable as error:
         if (folder := _cached(repo, limits, needed)) is None:
-            raise DaariError(f"{error} The cache has no copy of {repo}.") from error
+            raise Unreachable(f"{error} The cache has no copy of {repo}.") from error
         _log.warning("note: the copy of %s in the cache is used (%s): %s", repo, folder.name[:8], error)
         return folder
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or [] if file.rfilename in limits}

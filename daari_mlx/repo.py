@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +35,11 @@ def parse_repo(text: str) -> Repo | None:
     return Repo(found["name"], found["revision"])
 
 
-class Unreachable(DaariError):
+class Absent(DaariError):
+    """There is no such repository for this user."""
+
+
+class Unreachable(Absent):
     """The Hub gave no answer that says anything about a repository: offline, not reached, or out of order."""
 
 
@@ -101,9 +104,8 @@ def _explain_status(error: Any, repo: Repo, sending: bool) -> DaariError:
             f"Give a token with write access ({LOG_IN}), or a repository of your own."
         )
     if status in (401, 403, 404):
-        here = "" if os.path.exists(str(repo)) else f"There is no folder {str(repo)!r}, and the"
-        return DaariError(
-            f"{here or 'The'} Hub at {hub} has no repository {repo.name!r} that you may read ({status}). "
+        return Absent(
+            f"The Hub at {hub} has no repository {repo.name!r} that you may read ({status}). "
             f"Check the name; where it is private, {LOG_IN}."
         )
     if status == 429 or status >= 500:

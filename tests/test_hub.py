@@ -465,7 +465,9 @@ def test_what_is_private_needs_a_token(server: StandIn, folder: Path, monkeypatc
 def test_what_is_absent(server: StandIn, folder: Path) -> None:
     server.add("alice/sms", contents(folder))
     told = failed("pull", "alice/absent")
-    assert "There is no folder 'alice/absent', and the Hub at" in told and "(404). Check the name" in told
+    assert told.startswith("error: The Hub at http") and "(404). Check the name" in told
+    told = failed("inspect", "alice/absent")
+    assert "There is no folder 'alice/absent' here. The Hub at http" in told and "(404). Check the name" in told
     assert "has no revision 'v9': give a branch, tag or commit" in failed("inspect", "alice/sms@v9")
     assert "has no revision '" in failed("inspect", f"alice/sms@{'0' * 40}")
 
@@ -534,7 +536,8 @@ def test_every_refusal_says_what_it_is(
     server: StandIn, folder: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, told: str
 ) -> None:
     server.add("alice/sms", contents(folder))
-    monkeypatch.setattr(hub, "SECONDS", 0.3)
+    if fault.stalled:
+        monkeypatch.setattr(hub, "SECONDS", 0.2)
     server.faults.append(replace(fault, times=99))
     assert re.search(told, failed("inspect", "alice/sms"))
 
@@ -610,8 +613,10 @@ def test_a_commit_in_the_middle_of_a_fetch_is_noticed(server: StandIn, folder: P
 
 def test_a_hub_that_cannot_be_reached(server: StandIn, folder: Path) -> None:
     server.close()
-    told = failed("pull", "alice/sms")
-    assert "cannot be reached" in told and "The cache has no copy of alice/sms" in told
+    for command, start in (("pull", "The Hub"), ("inspect", "There is no folder 'alice/sms' here. The Hub")):
+        told = failed(command, "alice/sms")
+        assert told.startswith(f"error: {start} at http") and "cannot be reached" in told
+        assert "The cache has no copy of alice/sms" in told
     assert "cannot be reached" in failed("push", folder, "alice/sms", "--yes")
 
 
