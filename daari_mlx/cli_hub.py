@@ -26,7 +26,7 @@ PulledPath = Annotated[
         show_default="one of the repository's name, here",
     ),
 ]
-Public = Annotated[bool, typer.Option("--public", help="Let everybody read it; without this, only you can.")]
+Public = Annotated[bool, typer.Option("--public", help="Let everybody read it; without this, only its owners can.")]
 BaseModel = Annotated[
     str | None,
     typer.Option(
