@@ -149,6 +149,7 @@ class GraphDrafter:
         text, start, path = self._shown
         self._shown = ([], 0, Draft())
         if tokens is not text and tokens[:start] != text[:start]:
+            self._trust.turn()
             return
         for own, drafted, probability in zip(tokens[start:], path.tokens, path.probabilities, strict=False):
             self._trust.learn(probability, own == drafted)

@@ -151,6 +151,12 @@ class Trust:
         factor = self.factor
         return [p if p >= 1 or factor == 1 else factor * p / (1 - p + factor * p) for p in probabilities]
 
+    def turn(self) -> None:
+        """Begin another text: what was learnt on the last one counts half."""
+        start = TRUST_PRIOR * TRUST_START
+        self._kept, self._promised = (self._kept + start) / 2, (self._promised + start) / 2
+        self._judged = (self._judged + TRUST_PRIOR) / 2
+
     def learn(self, probability: float, right: bool) -> None:
         """Take in one draft token that the teacher has judged, and the probability that had been promised for it."""
         if probability < TRUST_FROM:

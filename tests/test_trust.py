@@ -60,3 +60,26 @@ def test_a_set_length_is_not_second_guessed() -> None:
     drafter = loop_drafter()
     drafter.num_draft_tokens, drafter.cost = 4, None
     assert rounds(drafter, own=WRONG, count=20) == [4] * 20
+
+
+@given(st.lists(st.tuples(st.floats(0.3, 0.99), st.booleans()), max_size=100))
+def test_a_new_text_is_met_with_half_of_what_was_learnt(judged: list[tuple[float, bool]]) -> None:
+    trust, fresh = Trust(), Trust()
+    for probability, right in judged:
+        trust.learn(probability, right)
+    names = ("_kept", "_promised", "_judged")
+    before, start = ([getattr(t, name) for name in names] for t in (trust, fresh))
+    trust.turn()
+    for name, learnt, new in zip(names, before, start, strict=True):
+        assert abs(getattr(trust, name) - (learnt + new) / 2) < 1e-9
+    for _ in range(60):
+        trust.turn()
+    assert abs(trust.factor - 1.0) < 1e-9, "and after many texts with none of it"
+
+
+def test_another_text_lets_a_drafter_trust_itself_more_again() -> None:
+    drafter = loop_drafter()
+    rounds(drafter, WRONG, 6)
+    distrusted = drafter._trust.factor
+    drafter.draft(Context([5, 6, TOKENS[0]], STATE), 30)
+    assert distrusted < drafter._trust.factor < 1.0
