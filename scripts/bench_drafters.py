@@ -25,7 +25,7 @@ from time import perf_counter
 from typing import Any
 
 from hindsight import Hindsight
-from stream_graphs import Made, graph_bytes, loudest
+from stream_graphs import Made, bytes_for, graph_bytes, loudest
 from tree_replay import fresh_table, replay_branching, replay_static
 
 from daari_mlx.baselines import OracleDrafter, RecyclingDrafter, StepChances
@@ -172,6 +172,9 @@ class Set:
                 yield f"layer {layer}", replace(self.made, layer=layer).graph
         for dimensions in (32, 128):
             yield f"{dimensions} dimensions", replace(self.made, dimensions=dimensions).graph
+        for share in (0.5, 0.25, 0.1):
+            limit = bytes_for(self.made.graph, share)
+            yield f"{share:.0%} of the bytes that grow", replace(self.made, max_bytes=limit).graph
         for seed in (1, 2):
             yield f"seed {seed}", replace(self.made, seed=seed).graph
 

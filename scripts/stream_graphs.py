@@ -11,6 +11,7 @@ import numpy as np
 
 from daari_mlx.arbiter import Arbiter, Ear
 from daari_mlx.arrays import to_arrays
+from daari_mlx.budget import MAX_BYTES, OVERHEAD
 from daari_mlx.build import Built, build, count_graph
 from daari_mlx.calibrate import fit, gather
 from daari_mlx.cluster import auto_nodes, cluster_states
@@ -31,6 +32,7 @@ class Made:
         layer, dimensions, seed: of its nodes.
         scale: how many nodes, relative to what ``compile`` would choose.
         vocab_size: V; None takes what the streams need.
+        max_bytes: of the graph.
     """
 
     streams: tuple[Stream, ...]
@@ -39,6 +41,7 @@ class Made:
     seed: int = 0
     scale: float = 1.0
     vocab_size: int | None = None
+    max_bytes: int = MAX_BYTES
 
     @cached_property
     def graph(self) -> Graph:
@@ -72,7 +75,7 @@ class Made:
         nodes, corpus, vocabulary = self._labelled
 
         def count_tables(some: Corpus) -> Graph:
-            return count_graph(nodes, some, layer=self.layer, vocab_size=vocabulary)
+            return count_graph(nodes, some, layer=self.layer, vocab_size=vocabulary, max_bytes=self.max_bytes)
 
         found = gather(corpus, lambda some: Sources(count_tables(some), NAMES), self.seed)
         if found is None:
@@ -104,6 +107,13 @@ class Loudest(Arbiter):
         """The loudest voice alone."""
         heard = [(source.token, odds[source.cell], source.name) for source, (odds, _, _) in ears if source.token >= 0]
         return [max(heard, key=itemgetter(1))] if heard else []
+
+
+def bytes_for(graph: Graph, share: float) -> int:
+    """The ``max_bytes`` that leave so much of what grows with the corpus: steps, text and paths."""
+    growing = (graph.step_key, graph.step_node, graph.text, graph.paths.key, graph.paths.place, graph.paths.kinds)
+    grown = sum(array.nbytes for array in growing)
+    return OVERHEAD + graph_bytes(graph) - round((1 - share) * grown)
 
 
 def loudest(graph: Graph) -> Graph:
