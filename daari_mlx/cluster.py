@@ -15,8 +15,9 @@ from itertools import islice
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from daari_mlx.nodes import FloatArray, IntArray, nearest
+from daari_mlx.nodes import FloatArray, IntArray, half_norms, nearest
 
 MIN_NODES, MAX_NODES = 64, 8192
 STATES_PER_NODE = 12  # for --nodes auto: finer nodes decide better until they become too rare to trust
@@ -25,9 +26,9 @@ FIT_FEW, FIT_MANY = 64, 32  # states a node's centroid is fitted on, at the most
 FEW_STEPS = 40  # mini-batches that few centroids are fitted with
 MANY_STEPS = 8  # times that many centroids move to the mean of their states
 NODES_PER_REGION = 16
-NEAR = 64  # nodes that a state is compared with, for each that a region has on average
+NEAR, NEAR_FIT = 48, 32  # nodes that a state is compared with, for each that a region has: for good; while fitting
 STATES_PER_REGION = 256  # that regions are fitted on
-BLOCK = 1 << 15  # states that are labelled together: enough of each region for fast products
+BLOCK = 1 << 17  # states that are labelled together: enough of each region for fast products
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,12 +58,31 @@ def cluster_states(sample: FloatArray, count: int, seed: int) -> FloatArray:
     """
     if count <= FEW_NODES:
         return _mini_batches(sample, count, seed)
-    centroids = sample[np.sort(np.random.default_rng(seed).choice(len(sample), count, replace=False))]
-    centres = _mini_batches(sample[:: max(1, len(sample) // _regions(count, STATES_PER_REGION))], _regions(count), seed)
-    blocks = [sample[start : start + BLOCK] for start in range(0, len(sample), BLOCK)]
+    chosen = np.random.default_rng(seed).choice(len(sample), count, replace=False)
+    every = max(1, len(sample) // (STATES_PER_REGION * _regions(count)))
+    centres = _mini_batches(sample[::every], _regions(count), seed)
+    home = np.concatenate(list(in_threads(Whole(centres).label, _pieces(sample))))
+    return _settle(sample[_order(home)], np.bincount(home, minlength=len(centres)), sample[np.sort(chosen)], centres)
+
+
+def _settle(sample: FloatArray, sizes: NDArray[np.int64], centroids: FloatArray, centres: FloatArray) -> FloatArray:
+    """Move centroids to the mean of their states, some times over.
+
+    Args:
+        sample: ``(n, D)``, region by region.
+        sizes: ``(G,)``, how many states each region has.
+        centroids: where they start from.
+        centres: ``(G, D)``, of the regions.
+    """
+    ends = np.cumsum(sizes)
     for _ in range(MANY_STEPS):
-        labels = np.concatenate(list(in_threads(Regions.of(centroids, centres).label, blocks)))
-        order = np.argsort(labels, kind="stable")
+        regions = Regions.of(centroids, centres, NEAR_FIT)
+
+        def label(region: int, regions: Regions = regions) -> IntArray:
+            return regions.inside(region, sample[ends[region] - sizes[region] : ends[region]])
+
+        labels = np.concatenate(list(in_threads(label, range(len(centres)))))
+        order = _order(labels)
         taken, first, states = np.unique(labels[order], return_index=True, return_counts=True)
         centroids = centroids.copy()
         centroids[taken] = np.add.reduceat(sample[order], first) / states[:, None].astype(np.float32)
@@ -82,7 +102,9 @@ def label_all(centroids: FloatArray, blocks: Iterable[FloatArray], seed: int = 0
     if len(centroids) <= FEW_NODES:
         label = Whole(centroids).label
     else:
-        label = Regions.of(centroids, _mini_batches(centroids, _regions(len(centroids)), seed)).label
+        label = Regions.of(
+            centroids, _mini_batches(centroids, _regions(len(centroids)), seed, FEW_STEPS // 4), NEAR
+        ).label
     return in_threads(label, blocks)
 
 
@@ -112,23 +134,27 @@ class Regions:
     near: IntArray
 
     @classmethod
-    def of(cls, centroids: FloatArray, centres: FloatArray) -> Regions:
-        """See which nodes lie near some centres."""
-        most = min(len(centroids), NEAR * -(-len(centroids) // len(centres)))
-        distance = np.einsum("nd,nd->n", centroids, centroids) * np.float32(0.5) - centres @ centroids.T  # (G, N)
-        near = np.sort(np.argpartition(distance, most - 1, axis=1)[:, :most], axis=1)
-        return cls(centroids, centres, near.astype(np.int32))
+    def of(cls, centroids: FloatArray, centres: FloatArray, near: int) -> Regions:
+        """See which nodes lie near some centres: ``near`` times as many as a region has on average."""
+        most = min(len(centroids), near * -(-len(centroids) // len(centres)))
+        distance = half_norms(centroids) - centres @ centroids.T  # (G, N), but for what is the same for all nodes
+        found = np.sort(np.argpartition(distance, most - 1, axis=1)[:, :most], axis=1)
+        return cls(centroids, centres, found.astype(np.int32))
+
+    def inside(self, region: int, states: FloatArray) -> IntArray:
+        """The nearest of the nodes near a region, for each of ``(n, D)`` states in it."""
+        near = self.near[region]
+        return near[nearest(states, self.centroids[near])]
 
     def label(self, states: FloatArray) -> IntArray:
         """The nearest of the nodes near its region, for each of ``(n, D)`` states."""
         wide = np.asarray(states, np.float32)
         home = nearest(wide, self.centres)
-        order = np.argsort(home, kind="stable")
+        order = _order(home)
         regions, first = np.unique(home[order], return_index=True)
         labels = np.empty(len(wide), np.int32)
         for region, rows in zip(regions.tolist(), np.split(order, first[1:]), strict=True):
-            near = self.near[region]
-            labels[rows] = near[nearest(wide[rows], self.centroids[near])]
+            labels[rows] = self.inside(region, wide[rows])
         return labels
 
 
@@ -146,11 +172,21 @@ def in_threads(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
             yield done
 
 
-def _regions(count: int, states: int = 1) -> int:
-    return max(1, count // NODES_PER_REGION) * states
+def _regions(count: int) -> int:
+    return max(1, count // NODES_PER_REGION)
 
 
-def _mini_batches(sample: FloatArray, count: int, seed: int) -> FloatArray:
+def _pieces(states: FloatArray) -> list[FloatArray]:
+    return [states[start : start + BLOCK] for start in range(0, len(states), BLOCK)]
+
+
+def _order(labels: IntArray) -> NDArray[np.int64]:
+    """The rows of labels, by label; numpy counts 16-bit ones instead of comparing them."""
+    narrow = len(labels) > 0 and labels.max() < 1 << 16
+    return np.argsort(labels.astype(np.uint16) if narrow else labels, kind="stable")
+
+
+def _mini_batches(sample: FloatArray, count: int, seed: int, steps: int = FEW_STEPS) -> FloatArray:
     """Centroids by scikit-learn's mini-batch k-means."""
     from sklearn.cluster import MiniBatchKMeans
 
@@ -160,7 +196,7 @@ def _mini_batches(sample: FloatArray, count: int, seed: int) -> FloatArray:
         batch_size=batch,
         init="random",  # k-means++ draws one centroid after the other: minutes at 8,192 nodes, for the same drafts
         n_init=1,
-        max_iter=max(1, round(FEW_STEPS * batch / len(sample))),
+        max_iter=max(1, round(steps * batch / len(sample))),
         max_no_improvement=None,
         reassignment_ratio=0.0,
         random_state=seed,

@@ -47,14 +47,18 @@ def count_steps(
     follows = corpus.follows()
     origin, target = corpus.labels[:-1][follows[:-1]].astype(np.int64), corpus.labels[1:][follows[:-1]]
     token = corpus.tokens[:-1][follows[:-1]]
+    step, seen = np.unique((origin * vocab_size + token) * (count + 1) + target, return_counts=True)
+    anyhow, which = np.unique(step % (vocab_size * (count + 1)), return_inverse=True)
     keys, nodes, counts = [], [], []
-    for source in (origin, np.full_like(origin, count)):
-        step, seen = np.unique((source * vocab_size + token) * (count + 1) + target, return_counts=True)
-        key, node = step // (count + 1), step % (count + 1)
-        best = _first_of_each(key, seen, node)
+    for first, reached, times in (
+        (0, step, seen),
+        (count * vocab_size, anyhow, np.bincount(which, seen, len(anyhow)).astype(np.int64)),
+    ):
+        key, node = first + reached // (count + 1), reached % (count + 1)
+        best = _first_of_each(key, times, node)
         keys.append(key[best])
         nodes.append(node[best])
-        counts.append(seen[best])
+        counts.append(times[best])
     every, target, seen = np.concatenate(keys), np.concatenate(nodes).astype(np.int32), np.concatenate(counts)
     if most is not None and len(every) > most:
         kept = np.sort(np.lexsort((every, -seen))[:most])
