@@ -28,6 +28,7 @@ TEACHER = WORK / "teacher"
 DATA, ADAPTER, GRAPH = EXAMPLE / "data", EXAMPLE / "adapter", EXAMPLE / "graph"
 SCORES, BENCH, PAGE = EXAMPLE / "scores.json", EXAMPLE / "bench.jsonl", EXAMPLE / "README.md"
 ROWS, N_BENCH = 320, 30
+SHOWN = 1  # the test message whose drafting the page shows
 PROGRAMS = {
     "daari-mlx": "from daari_mlx.cli import main; main()",
     # as the command of that name, with the fast BLAS before MLX
@@ -81,7 +82,7 @@ def run(program: str, *words: object, capture: bool = False) -> str:
         encoding="utf-8",
     )
     if done.returncode:
-        raise DaariError(f"{program} {arguments[0]} ended with status {done.returncode}; what it said stands above.")
+        raise DaariError(f"{program} ended with status {done.returncode}; what it said stands above.")
     return done.stdout or ""
 
 
@@ -156,9 +157,14 @@ def benchmark() -> None:
 
 def fill_page() -> None:
     """The figures and the excerpts of README.md, from the records and the commands."""
-    from page import figures, fill
+    from page import code, figures, fill
 
-    blocks = figures(HERE)
+    shown = ("--data", DATA / "test.jsonl", "--idx", SHOWN, "--max-tokens", 48)
+    blocks = {
+        **figures(HERE),
+        "inspect": code(run("daari-mlx", "inspect", GRAPH, capture=True)),
+        "annotate": code(run("daari-mlx", "annotate", *tuned(), "--graph", GRAPH, *shown, capture=True)),
+    }
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(fill(page, blocks), encoding="utf-8", newline="\n")
     print(f"{PAGE}: {', '.join(blocks)}")

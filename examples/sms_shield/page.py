@@ -58,6 +58,11 @@ def fill(page: str, blocks: dict[str, str]) -> str:
     return page
 
 
+def code(text: str) -> str:
+    """A command's output as a block of code."""
+    return "```\n" + "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n```"
+
+
 def scores_table(scores: dict[str, Any]) -> str:
     """Before and after, on the test messages."""
     n, before, after = scores["rows"], scores["before"], scores["after"]
