@@ -31,8 +31,8 @@ class Forecast:
         low, high: between them lies the speed-up of nine in ten sets of as many answers, drawn from these.
         losing: how many answers would be slower than plain decoding.
         rows: of a forward that carries a draft, on average; 0 where none does.
-        first: the share of first draft tokens that are right; 0 where there are none.
-        predictable: tokens per forward, were further rows free.
+        first_right: the share of first draft tokens that are right; 0 where there are none.
+        free_rows: tokens per forward, were further rows free.
     """
 
     curve: Curve
@@ -43,8 +43,8 @@ class Forecast:
     high: float
     losing: int
     rows: float
-    first: float
-    predictable: float
+    first_right: float
+    free_rows: float
 
     @property
     def pays(self) -> bool:
@@ -52,21 +52,26 @@ class Forecast:
         return self.speedup >= PAYS
 
     @property
+    def costs(self) -> str:
+        """What the rows of a draft cost here, in words."""
+        rows = max(2, round(self.rows))
+        return f"a forward over {rows} rows costs {self.curve.cost(rows):.2f}"
+
+    @property
+    def foretellable(self) -> bool:
+        """Whether the answers could be drafted, were it for free: else no machine makes much of them."""
+        return self.free_rows >= PREDICTABLE
+
+    @property
     def why_not(self) -> str | None:
         """The reason, in words, or None where it pays."""
         if self.pays:
             return None
-        rows = max(2, round(self.rows))
-        cost = f"a forward over {rows} rows costs {self.curve.cost(rows):.2f}"
-        if self.predictable < PREDICTABLE:
-            return (
-                f"{cost}, and these answers can hardly be foretold: a first draft token is right in {self.first:.0%} "
-                f"of places; were further rows free, it would be {self.predictable:.1f} tokens per forward"
-            )
-        return (
-            f"{cost}; were further rows free, it would be {self.predictable:.1f} tokens per forward: "
-            "it is this machine's rows that are dear"
-        )
+        free = f"were further rows free, it would be {self.free_rows:.1f} tokens per forward"
+        if self.foretellable:
+            return f"{self.costs}: it is this machine's rows that are dear; {free}"
+        first = f"a first draft token is right in {self.first_right:.0%} of places"
+        return f"{self.costs}, and these answers can hardly be foretold: {first}; {free}"
 
 
 def forecast(outlook: Outlook, curve: Curve) -> Forecast:

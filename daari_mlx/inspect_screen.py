@@ -94,6 +94,8 @@ def _machines(held_out: dict[str, Any], columns: int) -> Iterator[Line]:
         yield f"{'':<{name + 15}}speed-up (9 in 10) tokens/forward  slower answers", QUIET
         for machine in others:
             yield from _row(machine, name, columns)
+        if not told and not others[0]["foretellable"]:
+            yield from _wrapped(_unforetellable(others[0]), columns, BAD)
 
 
 def _published(machines: list[dict[str, Any]]) -> str:
@@ -114,14 +116,23 @@ def _row(machine: dict[str, Any], name: int, columns: int) -> Iterator[Line]:
         GOOD if machine["pays"] else BAD,
     )
     if not machine["pays"]:
-        yield from _wrapped(machine["why_not"], columns, QUIET, indent=GAP)
+        yield from _wrapped(machine["why_not" if machine["foretellable"] else "costs"], columns, QUIET, indent=GAP)
+
+
+def _unforetellable(machine: dict[str, Any]) -> str:
+    """The reason that is the answers' own."""
+    return (
+        f"These answers can hardly be foretold: a first draft token is right in {machine['first_right']:.0%} of "
+        f"places; were further rows free, it would be {machine['free_rows']:.1f} tokens per forward."
+    )
 
 
 def _more(machine: dict[str, Any]) -> str:
-    answers = machine["answers"]
+    answers, rows = machine["answers"], machine["rows"]
+    drafted = f"{rows:.1f} rows a drafted forward" if rows else "nothing would be drafted"
     return (
         f"{machine['low']:.2f}x–{machine['high']:.2f}x in nine of ten draws of as many answers; slower than plain on "
-        f"{machine['losing']} of {answers}; {machine['rows']:.1f} rows a drafted forward"
+        f"{machine['losing']} of {answers}; {drafted}"
     )
 
 

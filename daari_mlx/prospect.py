@@ -93,6 +93,8 @@ def _machine(found: Forecast) -> dict[str, Any]:
         "pays": found.pays,
         "verdict": verdict(found),
         "why_not": found.why_not,
+        "costs": found.costs,
+        "foretellable": found.foretellable,
         **values,
     }
 

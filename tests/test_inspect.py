@@ -282,7 +282,10 @@ def test_no_line_is_wider_than_the_screen_and_nothing_reaches_the_terminal_raw(c
 
 def test_every_machine_on_which_it_does_not_pay_has_its_reason() -> None:
     lines = "\n".join(text for text, _ in screen(view_of(BAD, list(CURVES.values())), 200))
-    assert lines.count("can hardly be foretold") == lines.count("will not pay  ") == len(CURVES)
+    assert lines.count("a forward over 2 rows costs") == lines.count("will not pay  ") == len(CURVES)
+    assert lines.count("can hardly be foretold") == 1, "the answers are the same everywhere"
+    dear = "\n".join(text for text, _ in screen(view_of(GOOD, [CURVES["linear"], replace(STEEP, name="dear")]), 200))
+    assert dear.count("rows that are dear") == 1 and "foretold" not in dear and "pays under 1 of 2" in dear
     assert "will not pay under any of the published T(m)" in lines
 
 

@@ -243,7 +243,7 @@ def test_a_forecast_by_hand() -> None:
     found = forecast(steady(0.999, 4, 4), curve)
     assert found.tokens_per_forward == 5 and found.speedup == pytest.approx(5 / 1.4)
     assert found.low == pytest.approx(found.high) == pytest.approx(5 / 1.4)
-    assert (found.answers, found.losing, found.rows, found.first) == (6, 0, 5.0, 1.0)
+    assert (found.answers, found.losing, found.rows, found.first_right) == (6, 0, 5.0, 1.0)
     assert found.pays and found.why_not is None
 
 
