@@ -106,7 +106,8 @@ def _print(view: dict[str, Any], as_json: bool) -> None:
 
 
 def _compiled_answers(stats: dict[str, Any]) -> str:
-    kind = stats.get("settings", {}).get("answers")
+    settings = stats.get("settings")
+    kind = settings.get("answers") if isinstance(settings, dict) else None
     if kind == "teacher":
         return "the teacher's own, from the corpus that was compiled"
     if kind == "reference":

@@ -65,7 +65,7 @@ def graph_view(graph: Graph, path: str, stats: dict[str, Any], size: int, tokeni
     """
     busiest = np.argsort(-graph.support, kind="stable")[:top]
     return {
-        **{name: value for name, value in stats.items() if name != "held_out"},  # packed: it is told unpacked
+        **{name: value for name, value in stats.items() if _sound(name, value)},
         "graph": path,
         "teacher": graph.teacher,
         "teacher_text": describe(graph.teacher),
@@ -78,6 +78,13 @@ def graph_view(graph: Graph, path: str, stats: dict[str, Any], size: int, tokeni
         "bytes": size,
         "busiest": [_node_view(graph, int(node), tokenizer) for node in busiest],
     }
+
+
+def _sound(name: str, value: Any) -> bool:
+    """Whether a figure is one: stats may come from anywhere. Held-out answers are told unpacked."""
+    if name in ("states", "sequences"):
+        return type(value) is int
+    return name != "held_out" and (name not in ("top_edge_mass", "path_reuse") or type(value) is float)
 
 
 def _node_view(graph: Graph, node: int, tokenizer: Any) -> dict[str, Any]:

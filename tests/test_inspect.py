@@ -24,6 +24,7 @@ from daari_mlx.length import Cost
 from daari_mlx.outlook import Heard, Outlook, Promise
 from daari_mlx.probe import ProbeRecord
 from daari_mlx.prospect import HERE, kept_outlook, measured_here, prospect, verdict
+from daari_mlx.scrub import scrub
 
 TEACHER = {"structure": "s1", "quantisation": None, "source": "some/model", "adapter": "abc", "adapter_path": "my dir"}
 GOOD = Outlook((Heard(10, (Promise((0.98,) * 6, 6),) * 30),) * 5)
@@ -169,6 +170,22 @@ def test_a_damaged_record_is_an_error(compiled: Any, tmp_path: Path) -> None:
     (path / STATS).write_text(json.dumps({**stats, "held_out": {**stats["held_out"], "answers": 3}}))
     result = run(path)
     assert result.exit_code == 1 and "held-out answers" in result.stderr and "compile the graph anew" in result.stderr
+
+
+@pytest.mark.parametrize("value", [None, "text", [1], {"a": 1}, True])
+def test_figures_that_are_none_are_left_out(tmp_path: Path, value: Any) -> None:
+    """What lies in compile_stats.json is nobody's promise."""
+    path = save_graph(full_graph(teacher=TEACHER), tmp_path / "g", {})
+    names = ("states", "sequences", "top_edge_mass", "path_reuse", "settings", "nodes", "bytes")
+    (path / STATS).write_text(json.dumps(dict.fromkeys(names, value)))
+    shown = done(path).stdout
+    assert f"\nnodes            {full_graph().size}\n" in shown and "\nstates  " not in shown
+
+
+def test_the_record_travels_to_the_hub() -> None:
+    """It holds no text, so that it may leave the machine."""
+    kept, left_out = scrub({"held_out": GOOD.as_record()})
+    assert left_out == [] and Outlook.of_record(kept["held_out"]).tokens == GOOD.tokens
 
 
 def test_where_the_answers_are_from_is_told() -> None:
