@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from graphs import Compiled, random_graph
-from hub_fixtures import TEACHER, contents, done, failed
+from hub_graphs import TEACHER, contents, done, failed
 from hub_stand_in import TOKEN, Fault, StandIn
 from huggingface_hub import constants
 from test_artifact import COUNTED, assert_same

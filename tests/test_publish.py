@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from graphs import Compiled, full_graph, random_graph
-from hub_fixtures import PRIVATE, STATS_OF_A_PERSON, TEACHER, done, failed
+from hub_graphs import PRIVATE, STATS_OF_A_PERSON, TEACHER, done, failed
 from hub_stand_in import StandIn
 from test_artifact import COUNTED
 from typer.testing import CliRunner
