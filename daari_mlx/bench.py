@@ -68,7 +68,7 @@ def run_bench(
     Args:
         graph: None where a drafter is given.
         prompts: at least one, none of which the graph was compiled from.
-        drafter: any other drafter, in place of a graph.
+        drafter: any other drafter, in place of a graph; one that uses this graph too is given with it.
         max_tokens: the longest answer; -1 for no limit.
         num_draft_tokens: see :func:`daari_mlx.stream_generate`.
         logits_processors: for both arms, so what they do may depend on nothing but the tokens that they are shown.
@@ -84,10 +84,11 @@ def run_bench(
     overlap = _check(teacher, graph, prompts, max_tokens, allow_overlap)
     shared = {} if logits_processors is None else {"logits_processors": logits_processors}
     plain = _plain(teacher, max_tokens, shared)
-    drafting: dict[str, Any] = {"graph": graph, "drafter": drafter, "num_draft_tokens": num_draft_tokens}
-    if graph is not None and num_draft_tokens and refuses_blocks(teacher.model) is None:
+    alone = None if drafter else graph
+    drafting: dict[str, Any] = {"graph": alone, "drafter": drafter, "num_draft_tokens": num_draft_tokens}
+    if alone is not None and num_draft_tokens and refuses_blocks(teacher.model) is None:
         # one for all answers, as an engine has: it learns as it goes
-        remembering = graph_drafter(graph, teacher.model, teacher.tokenizer, num_draft_tokens)
+        remembering = graph_drafter(alone, teacher.model, teacher.tokenizer, num_draft_tokens)
         drafting |= {"graph": None, "drafter": remembering}
     ours = _ours(teacher, max_tokens, drafting, shared)
     for prompt in prompts[:warmup]:

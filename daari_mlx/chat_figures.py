@@ -68,13 +68,13 @@ def legend_of_all(drafter: str) -> str:
     """The sources that a kind of drafter has, each in its colour.
 
     Args:
-        drafter: ``"graph"``, ``"model"`` or ``"lookup"``.
+        drafter: ``"graph"``, ``"model"``, ``"pair"`` or ``"lookup"``.
     """
     if is_dumb():
         return "This terminal has no colours: each answer counts its tokens by source."
     if os.environ.get("NO_COLOR"):
         return "Drafted tokens are underlined (NO_COLOR is set); each answer counts them by source."
-    names = NAMES if drafter == "graph" else (MODEL if drafter == "model" else LOOKUP,)
+    names = {"graph": NAMES, "pair": (*NAMES, MODEL), "model": (MODEL,)}.get(drafter, (LOOKUP,))
     shown = SEPARATOR.join(shade(name, name) if sys.stderr.isatty() else name for name in names)
     return f"Drafted tokens are coloured by source: {shown}"
 

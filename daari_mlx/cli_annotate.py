@@ -69,12 +69,12 @@ def annotate(
     from daari_mlx.artifact import load_graph
     from daari_mlx.data import Prompt
     from daari_mlx.decode import stream_generate
-    from daari_mlx.drafters import choose_kind, make_drafter
+    from daari_mlx.drafters import GRAPHS, choose_kind, make_drafter
     from daari_mlx.legible import Words
     from daari_mlx.teacher import load_teacher
 
     kind = choose_kind(drafter, graph, draft_model)
-    known = load_graph(graph) if graph and kind == "graph" else None
+    known = load_graph(graph) if graph and kind in GRAPHS else None
     said = None if prompt is None else prompts.read_prompt(prompt)
     teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
     processors = prompts.make_processors(teacher.tokenizer, json_schema)
@@ -86,7 +86,7 @@ def annotate(
             teacher.tokenizer, said, system_prompt=system_prompt, chat_template_config=chat_template_config
         )
         asked = Prompt(ids, 0, "", None)
-    own = make_drafter(kind, draft_model, teacher, num_draft_tokens, trust_remote_code=trust_remote_code)
+    own = make_drafter(kind, draft_model, teacher, num_draft_tokens, graph=known, trust_remote_code=trust_remote_code)
     prompts.seed(seed)
     words = Words(teacher.tokenizer)
     screen = None if as_json else Screen(console_for(plain=no_color), nodes=known is not None)
@@ -96,7 +96,7 @@ def annotate(
             teacher.tokenizer,
             asked.tokens,
             max_tokens=max_tokens,
-            graph=known,
+            graph=None if own else known,
             drafter=own,
             num_draft_tokens=num_draft_tokens,
             sampler=prompts.make_sampler(teacher.tokenizer, temp=temp, top_p=top_p, top_k=top_k),

@@ -50,7 +50,7 @@ def bench(
         return
     if model is None or data is None:
         raise typer.BadParameter("give --model and --data, or --replay STREAMS", ctx=ctx)
-    if drafter not in (None, "graph", "model", "lookup", "none"):
+    if drafter not in (None, "graph", "model", "pair", "lookup", "none"):
         raise typer.BadParameter(f"--drafter {drafter} drafts in a --replay only", ctx=ctx)
     options.refuse_unused(ctx, ("device",), "goes with --replay: leave it out")
     if save_streams is None:
@@ -63,7 +63,7 @@ def bench(
     from daari_mlx.artifact import load_graph
     from daari_mlx.bench import run_bench
     from daari_mlx.data import read_prompts
-    from daari_mlx.drafters import choose_kind, make_drafter
+    from daari_mlx.drafters import GRAPHS, choose_kind, make_drafter
     from daari_mlx.teacher import load_teacher
 
     options.check_exists(data)
@@ -72,7 +72,7 @@ def bench(
         raise typer.BadParameter(
             "give --graph, --draft-model or --drafter lookup: there is nothing to measure", ctx=ctx
         )
-    known = load_graph(graph) if graph and kind == "graph" else None
+    known = load_graph(graph) if graph and kind in GRAPHS else None
     teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
     processors = prompts.make_processors(teacher.tokenizer, json_schema)
     rows = read_prompts(
@@ -96,7 +96,9 @@ def bench(
         teacher,
         known,
         rows.items,
-        drafter=make_drafter(kind, draft_model, teacher, num_draft_tokens, trust_remote_code=trust_remote_code),
+        drafter=make_drafter(
+            kind, draft_model, teacher, num_draft_tokens, graph=known, trust_remote_code=trust_remote_code
+        ),
         max_tokens=max_tokens,
         num_draft_tokens=num_draft_tokens,
         logits_processors=processors,

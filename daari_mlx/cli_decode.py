@@ -49,11 +49,11 @@ def generate(
     from daari_mlx import prompts
     from daari_mlx.artifact import load_graph
     from daari_mlx.decode import stream_generate
-    from daari_mlx.drafters import choose_kind, make_drafter
+    from daari_mlx.drafters import GRAPHS, choose_kind, make_drafter
     from daari_mlx.teacher import load_teacher
 
     kind = choose_kind(drafter, graph, draft_model)
-    known = load_graph(graph) if graph and kind == "graph" else None  # a damaged one is told before the model is loaded
+    known = load_graph(graph) if graph and kind in GRAPHS else None  # a damaged one is told before the model is loaded
     cache = None
     if prompt_cache_file is not None:
         cache, cached_model = prompts.open_prompt_cache(prompt_cache_file, kv_bits, kv_group_size)
@@ -75,7 +75,7 @@ def generate(
         chat_template_config=chat_template_config,
         cached=cache is not None,
     )
-    own = make_drafter(kind, draft_model, teacher, num_draft_tokens, trust_remote_code=trust_remote_code)
+    own = make_drafter(kind, draft_model, teacher, num_draft_tokens, graph=known, trust_remote_code=trust_remote_code)
     prompts.seed(seed)
     with report.prefill_bar() as progress:
         responses = stream_generate(
@@ -83,7 +83,7 @@ def generate(
             teacher.tokenizer,
             ids,
             max_tokens=max_tokens,
-            graph=known,
+            graph=None if own else known,
             drafter=own,
             num_draft_tokens=num_draft_tokens,
             prompt_cache=cache,
@@ -146,24 +146,25 @@ def chat(
     from daari_mlx.artifact import load_graph
     from daari_mlx.chat import chat as talk
     from daari_mlx.chat_figures import title
-    from daari_mlx.drafters import choose_kind, make_drafter
+    from daari_mlx.drafters import GRAPHS, choose_kind, make_drafter
     from daari_mlx.engine import SpecEngine
     from daari_mlx.teacher import load_teacher
 
     kind = choose_kind(drafter, graph, draft_model)
-    known = load_graph(graph) if graph and kind == "graph" else None
+    known = load_graph(graph) if graph and kind in GRAPHS else None
     teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
     prompts.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
+    own = make_drafter(kind, draft_model, teacher, num_draft_tokens, graph=known, trust_remote_code=trust_remote_code)
     engine = SpecEngine(
         teacher.model,
-        known,
-        drafter=make_drafter(kind, draft_model, teacher, num_draft_tokens, trust_remote_code=trust_remote_code),
+        None if own else known,
+        drafter=own,
         tokenizer=teacher.tokenizer,
         num_draft_tokens=num_draft_tokens,
         max_kv_size=max_kv_size,
     )
     prompts.seed(seed)
-    source = graph if kind == "graph" else draft_model
+    source = graph if kind in GRAPHS else draft_model
     talk(
         engine,
         system_prompt=system_prompt,

@@ -33,11 +33,35 @@ class Follower:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._held: list[int] | None = None  # the tokens that the cache stands for; None where nobody knows
+        self._row: mx.array | None = None  # (1, V) logits after the last of them
 
     def _begin(self) -> None:
         self._cache = make_prompt_cache(self.model)
         self._checkpoint: Checkpoint | None = None  # before the own tokens, where the cache cannot drop single rows
         self._firm = 0  # how many tokens the cache held there
+
+    def behind(self, text: list[int]) -> int:
+        """How many tokens :meth:`read` would have to feed to have read ``text``: 0 where nothing is new."""
+        held = self._held or []
+        shared = _shared(held, text)
+        if shared == len(held) == len(text):
+            return 0
+        if shared < len(held) and not can_drop_one(self._cache):
+            shared = self._firm if self._checkpoint is not None and shared >= self._firm else 0
+        return len(text) - min(shared, len(text) - 1)
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether any number of read tokens can be taken back; until something is read, it is hoped."""
+        return self._held is None or can_drop_one(self._cache)
+
+    def look(self, text: list[int], rows: int = 1) -> tuple[list[int], list[float]]:
+        """The model's own next token after each of the last ``rows`` tokens of a text, and its probability for it."""
+        logits = self.read(text, rows)
+        with _stream():
+            chosen, logprobs = greedy(logits)
+            mx.eval(chosen, best := mx.exp(logprobs.max(axis=-1)).astype(mx.float32))
+        return np.array(chosen).tolist(), np.array(best).tolist()
 
     def read(self, text: list[int], rows: int = 1) -> mx.array:
         """``(rows, V)`` logits, lazy, after each of the last ``rows`` tokens; what the cache holds is not read again.
@@ -45,14 +69,18 @@ class Follower:
         Args:
             text: all token ids, at least ``rows`` of them.
         """
+        if rows == 1 and self._row is not None and self._held == text:
+            return self._row
         if self._held is None:
             self._begin()
-        held, self._held = self._held or [], None
+        held, self._held, self._row = self._held or [], None, None
         shared = min(_shared(held, text), len(text) - rows)
         if shared < len(held):
             shared = self._take_back(len(held), shared)
         logits = self._feed(text[shared:], rows)
-        self._held = list(text)
+        with _stream():
+            mx.async_eval(last := logits[-1:])  # whoever asks for it again may be on another thread
+        self._held, self._row = list(text), last
         self._checkpoint, self._firm = None, len(text)
         if not can_drop_one(self._cache):
             self._checkpoint = Checkpoint(self._cache, 1, singly=True)
@@ -75,7 +103,7 @@ class Follower:
                 held = self._held or []
                 row = self._step(chosen)
                 held.append(token)
-                self._held = held
+                self._held, self._row = held, row
 
     def block(self, text: list[int], length: int) -> tuple[list[int], list[float]]:
         """``length`` greedy tokens after ``text`` and their probabilities, read back once: for a length that is set."""
@@ -90,12 +118,12 @@ class Follower:
         with _stream():
             tokens = np.array(mx.concatenate([r[0] for r in rows])).tolist()
             probabilities = np.array(mx.concatenate([r[1] for r in rows]).astype(mx.float32)).tolist()
-        self._held = [*text, *tokens[:-1]]
+        self._held, self._row = [*text, *tokens[:-1]], row
         return tokens, probabilities
 
     def _step(self, token: mx.array) -> mx.array:
         """``(1, V)`` logits after one own token, ``(1,)``; the caller says then what the cache holds."""
-        self._held = None
+        self._held = self._row = None
         with _stream():
             logits: mx.array = self.model(token[None], cache=self._cache)
         return logits[0]

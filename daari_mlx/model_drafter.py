@@ -43,7 +43,9 @@ class ModelDrafter:
         ends: token ids behind which nothing is drafted.
         vocab_size: token ids from here on are none of the teacher's; None where the two heads are equally wide.
         calibration: how its probabilities are to be read; it learns on.
+        agreement: the share of its tokens that the teacher has been seen to say too; None where nobody looked.
         source: where the model came from, for records.
+        follower: who runs the model; None for one of its own.
     """
 
     layer = None  # no state of the teacher is needed
@@ -58,7 +60,9 @@ class ModelDrafter:
         ends: Iterable[int] = (),
         vocab_size: int | None = None,
         calibration: Calibration | None = None,
+        agreement: float | None = None,
         source: str | None = None,
+        follower: Follower | None = None,
     ) -> None:
         if num_draft_tokens is None and (cost is None or draft_cost is None):
             raise ValueError("ModelDrafter needs num_draft_tokens, or a cost curve and the cost of a drafted token.")
@@ -70,9 +74,11 @@ class ModelDrafter:
         self.cost, self.draft_cost = cost, draft_cost or 0.0
         self.calibration = calibration or Calibration()
         self._ends, self._vocab_size = frozenset(ends), vocab_size
-        self._context_length = context_length(model)
-        self._follower = Follower(model)
-        self._kept, self._judged = HOPE * HOPE_PRIOR, HOPE_PRIOR
+        self.context_length = context_length(model)
+        self.follower = follower or Follower(model)
+        self.agreement = agreement
+        self._first_hope = HOPE if agreement is None else agreement
+        self._kept, self._judged = self._first_hope * HOPE_PRIOR, HOPE_PRIOR
         self._text: list[int] | None = None
         self._new_answer([])
 
@@ -108,13 +114,13 @@ class ModelDrafter:
         if context.tokens is not self._text:
             self._new_answer(context.tokens)
         self._learn(context.tokens)
-        if self._context_length is not None:
-            limit = min(limit, self._context_length - len(context.tokens))
+        if self.context_length is not None:
+            limit = min(limit, self.context_length - len(context.tokens))
         if limit < 1:
             return Draft()
         if self.num_draft_tokens is not None:
-            tokens, promises = self._follower.block(context.tokens, min(limit, self.num_draft_tokens))
-            length = self._usable(tokens)
+            tokens, promises = self.follower.block(context.tokens, min(limit, self.num_draft_tokens))
+            length = self.usable(tokens)
             return self._drafted(context.tokens, tokens[:length], promises[:length], length)
         assert self.cost is not None
         self._cost = self.cost.at(len(context.tokens))
@@ -130,12 +136,12 @@ class ModelDrafter:
             return Draft(rest=rest)
         tokens: list[int] = []
         promises: list[float] = []
-        for token, promise in self._follower.steps(text, limit):
+        for token, promise in self.follower.steps(text, limit):
             if self._vocab_size is not None and token >= self._vocab_size:
                 break
             tokens.append(token)
             promises.append(promise)
-            if token in self._ends or self._best(self._chances(promises), limit, pending) <= len(tokens):
+            if self.is_end(token) or self._best(self._chances(promises), limit, pending) <= len(tokens):
                 break
         return self._drafted(text, tokens, promises, self._best(self._chances(promises), len(promises), pending))
 
@@ -152,7 +158,7 @@ class ModelDrafter:
         drafted = len(chances)
         return best_length([*chances, *hoped], self._cost, pending, draft_cost=self.draft_cost, drafted=drafted)
 
-    def _usable(self, tokens: list[int]) -> int:
+    def usable(self, tokens: list[int]) -> int:
         """How many leading tokens the teacher knows, none behind an end."""
         for place, token in enumerate(tokens):
             if self._vocab_size is not None and token >= self._vocab_size:
@@ -160,6 +166,10 @@ class ModelDrafter:
             if token in self._ends:
                 return place + 1
         return len(tokens)
+
+    def is_end(self, token: int) -> bool:
+        """Whether nothing is drafted behind this token."""
+        return token in self._ends
 
     def _learn(self, text: list[int]) -> None:
         """Compare the newest draft with what the teacher said since."""
@@ -177,7 +187,7 @@ class ModelDrafter:
     def _hope_again(self) -> None:
         """Half of what was learnt is forgotten, so that a draft is tried after the rest."""
         self._kept, self._judged = (
-            (self._kept + HOPE * HOPE_PRIOR) / 2,
+            (self._kept + self._first_hope * HOPE_PRIOR) / 2,
             (self._judged + HOPE_PRIOR) / 2,
         )
 
@@ -220,10 +230,12 @@ def load_drafter(
     loaded = load_teacher(path, trust_remote_code=trust_remote_code)
     check_tokenizers(loaded.tokenizer, tokenizer, path)
     vocabulary = tokenizer.get_vocab().values()
+    calibration, agreement = read_tier(Path(path))
     shared = {
         "ends": tokenizer.eos_token_ids,
         "vocab_size": max(vocabulary) + 1,
-        "calibration": read_calibration(Path(path)),
+        "calibration": calibration,
+        "agreement": agreement,
         "source": path,
     }
     if num_draft_tokens != "auto":
@@ -247,18 +259,22 @@ def check_tokenizers(drafter: Any, teacher: Any, path: str = "the drafting model
         )
 
 
-def read_calibration(folder: Path) -> Calibration:
-    """What a tier's making has shown about its probabilities; nothing where the folder is no tier.
+def read_tier(folder: Path) -> tuple[Calibration, float | None]:
+    """What a tier's making has shown: how to read its probabilities, and the share of tokens that the teacher said too.
+
+    Of a folder that is no tier nothing is known.
 
     Raises:
         DaariError: tier.json is damaged.
     """
     if not (folder / TIER).is_file():
-        return Calibration()
+        return Calibration(), None
     found = read_json(folder / TIER, "tier's record").get("calibration")
     try:
-        return Calibration(found["kept"], found["judged"])  # type: ignore[index]
+        kept, judged = found["kept"], found["judged"]  # type: ignore[index]
+        calibration = Calibration(kept, judged)
     except (TypeError, KeyError, ValueError) as error:
         raise DaariError(
             f"{folder / TIER} is damaged ({type(error).__name__}: {error}): remove that file, or make the tier anew."
         ) from error
+    return calibration, sum(kept) / sum(judged) if sum(judged) else None

@@ -15,10 +15,10 @@ DraftModel = Annotated[
     ),
 ]
 DrafterKind = Annotated[
-    Literal["graph", "model", "lookup", "none"] | None,
+    Literal["graph", "model", "pair", "lookup", "none"] | None,
     typer.Option(
         "--drafter",
-        help="Who drafts: the graph, the draft model, look-ups in the text itself, or nobody.",
+        help="Who drafts: the graph, the draft model, both as a pair, look-ups in the text itself, or nobody.",
         show_default="what is given",
     ),
 ]

@@ -35,11 +35,11 @@ Device = Annotated[
     str, typer.Option("--device", metavar="CURVE|all", help="Whose published T(m) a replay is projected for.")
 ]
 BenchDrafter = Annotated[
-    Literal["graph", "model", "lookup", "none", "edge", "suffix", "recycling", "oracle", "all"] | None,
+    Literal["graph", "model", "pair", "lookup", "none", "edge", "suffix", "recycling", "oracle", "all"] | None,
     typer.Option(
         "--drafter",
-        help="Who drafts: the graph, the draft model, look-ups in the text itself, or nobody; with --replay the graph "
-        "(default: all), edge, lookup, suffix, recycling or oracle.",
+        help="Who drafts: the graph, the draft model, both as a pair, look-ups in the text itself, or nobody; with "
+        "--replay the graph (default: all), edge, lookup, suffix, recycling or oracle.",
         show_default="what is given",
     ),
 ]

@@ -32,6 +32,8 @@ from daari_mlx.teacher import Teacher, load_teacher
         ("lookup", None, None, "lookup"),
         ("none", None, None, "none"),
         ("none", "g", "m", "none"),
+        (None, "g", "m", "pair"),
+        ("pair", "g", "m", "pair"),
     ],
 )
 def test_what_is_given_drafts(kind: Any, graph: Any, draft_model: Any, expected: str) -> None:
@@ -41,7 +43,9 @@ def test_what_is_given_drafts(kind: Any, graph: Any, draft_model: Any, expected:
 @pytest.mark.parametrize(
     ("kind", "graph", "draft_model", "message"),
     [
-        (None, "g", "m", "say which one"),
+        ("pair", "g", None, "needs --draft-model"),
+        ("pair", None, "m", "needs --graph"),
+        ("pair", None, None, "needs --graph and --draft-model"),
         ("graph", None, None, "needs --graph"),
         ("graph", None, "m", "needs --graph"),
         ("model", None, None, "needs --draft-model"),
@@ -94,9 +98,9 @@ def test_a_second_turn_is_read_from_where_the_first_ended(
     drafter = ModelDrafter(small, num_draft_tokens=4, ends=teacher.tokenizer.eos_token_ids)
     engines = [SpecEngine(teacher.model, tokenizer=teacher.tokenizer, drafter=d) for d in (drafter, None)]
     read: list[int] = []
-    feed = drafter._follower._feed
+    feed = drafter.follower._feed
     monkeypatch.setattr(
-        drafter._follower, "_feed", lambda tokens, rows: [read.append(len(tokens)), feed(tokens, rows)][1]
+        drafter.follower, "_feed", lambda tokens, rows: [read.append(len(tokens)), feed(tokens, rows)][1]
     )
     messages: list[dict[str, str]] = []
     for number, words in enumerate(["Lunch at noon?", "Win a prize now", "Your visit was moved"]):

@@ -27,7 +27,7 @@ from daari_mlx.model_drafter import (
     ModelDrafter,
     check_tokenizers,
     measure_draft_cost,
-    read_calibration,
+    read_tier,
 )
 
 FLAT = Cost((1, 64), (1.0, 1.0))
@@ -284,12 +284,12 @@ def test_tokenizers_are_compared_by_their_vocabulary(tiny_teacher: tuple[Any, An
 
 
 def test_a_tier_brings_its_calibration(tmp_path: Path) -> None:
-    assert read_calibration(tmp_path)(0.9) == Calibration()(0.9)
+    assert read_tier(tmp_path)[0](0.9) == Calibration()(0.9)
     bins = len(CALIBRATION_EDGES) + 1
     counts = {"kept": [10.0] * bins, "judged": [20.0] * bins}
     (tmp_path / TIER).write_text(json.dumps({"calibration": counts}))
-    assert read_calibration(tmp_path)(0.99) == pytest.approx(0.58, abs=0.03)
+    assert read_tier(tmp_path)[0](0.99) == pytest.approx(0.58, abs=0.03)
     for damage in ({}, {"calibration": {"kept": [1], "judged": [1]}}, {"calibration": 3}):
         (tmp_path / TIER).write_text(json.dumps(damage))
         with pytest.raises(DaariError, match="damaged"):
-            read_calibration(tmp_path)
+            read_tier(tmp_path)
