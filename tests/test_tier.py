@@ -218,3 +218,12 @@ def test_more_layers_than_there_are_cannot_go(teacher: Teacher, rows: Path, tmp_
     with pytest.raises(DaariError, match="Only 2 layers"):
         made(teacher, rows, tmp_path / "tier", drop_layers=3)
     assert not (tmp_path / "tier").exists()
+
+
+def test_drafts_that_end_where_the_drafter_is_unsure_are_shorter_and_more_often_right() -> None:
+    agrees = [True] * 5 + [False] + [True] * 4
+    sure = [True] * 5 + [False] + [True] * 4
+    bold, careful = replayed(agrees, 8, 100), replayed(agrees, 8, 100, sure)
+    assert (bold.tokens, bold.passes, bold.drafted, bold.accepted) == (10, 2, 12, 9)
+    assert (careful.tokens, careful.passes, careful.drafted, careful.accepted) == (10, 2, 9, 9)
+    assert replayed(agrees, 8, 100, [False] * 10).drafted == 0
