@@ -7,6 +7,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+from daari_mlx.errors import DaariError
 from daari_mlx.records import BenchRecord
 
 Z = 1.96  # of a 95 % interval
@@ -44,6 +45,59 @@ def plot_acceptance(records: Plotted | Sequence[Plotted], path: str | Path) -> P
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     return path
+
+
+def plot_calibration(record: Record, path: str | Path) -> Path:
+    """Draw how far promised probabilities come true on held-out text.
+
+    Args:
+        record: a ``"reliability"`` line of ``results/replay.jsonl``: ``bins`` of ``tokens`` (how many), ``promised``
+            (their mean probability) and ``right`` (the share that came true); bins without tokens are left out.
+        path: the picture to write, of the kind that its suffix names; its folder is made.
+
+    Raises:
+        DaariError: the record has no bins, or none with tokens.
+    """
+    bins = [part for part in record.get("bins") or [] if part["tokens"]]
+    if not bins:
+        raise DaariError(
+            "The record has no reliability bins with tokens: give a line of results/replay.jsonl whose measurement is "
+            "reliability."
+        )
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.2, 5.8), dpi=160, layout="constrained")
+        FigureCanvasAgg(figure)
+        _reliability(figure.subplots(), record, bins)
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+    return path
+
+
+def _reliability(axes: Any, record: Record, bins: list[Record]) -> None:
+    """Right against promised shares with their intervals and counts, and the line on which both are equal."""
+    promised, shares = [part["promised"] for part in bins], [part["right"] for part in bins]
+    tokens = [part["tokens"] for part in bins]
+    low, high = zip(*(wilson(round(r * n), n) for r, n in zip(shares, tokens, strict=True)), strict=True)
+    axes.plot((0, 1), (0, 1), color=QUIET, linestyle="--", linewidth=1, label="as promised")
+    axes.vlines(promised, low, high, color=COLOURS[0], linewidth=1.6)
+    axes.plot(promised, shares, color=COLOURS[0], marker="o", markersize=5, linewidth=1.2, label="held-out text")
+    for x, y, count in zip(promised, high, tokens, strict=True):
+        axes.annotate(f"{count:,}", (x, y), (0, 4), textcoords="offset points", ha="center", fontsize=7.5, color=QUIET)
+    name = " ".join(str(record[key]) for key in ("set", "teacher") if record.get(key))
+    axes.set(xlim=(0, 1.04), ylim=(0, 1.08), xlabel="promised probability of a draft token", ylabel="share right")
+    axes.set_title("Do promises come true?" + (f" ({name})" if name else ""))
+    axes.xaxis.set_major_formatter("{x:.0%}")
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.legend(loc="lower right")
+    note = f"n = {sum(tokens):,} draft tokens; lines: 95 % interval (Wilson); small figures: tokens"
+    axes.figure.supxlabel(note, x=0.01, ha="left", fontsize=8, color=QUIET)
 
 
 def wilson(hits: int, tries: int) -> tuple[float, float]:

@@ -9,7 +9,8 @@ import sys
 import pytest
 from test_bench import make_row
 
-from daari_mlx.plots import plot_acceptance, wilson
+from daari_mlx.errors import DaariError
+from daari_mlx.plots import _reliability, plot_acceptance, plot_calibration, wilson
 from daari_mlx.records import BenchRecord
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -59,3 +60,31 @@ def test_wilson_intervals():
 def test_importing_it_does_not_import_matplotlib():
     code = "import sys, daari_mlx.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+BINS = [
+    {"tokens": 0, "promised": 0.0, "right": 0.0},
+    {"tokens": 10, "promised": 0.4, "right": 0.8},
+    {"tokens": 1000, "promised": 0.9, "right": 0.9},
+]
+
+
+def test_calibration_draws_each_bin_with_its_interval_and_count():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    _reliability(axes, {"set": "sms"}, BINS[1:])
+    points = axes.lines[1].get_xydata().tolist()
+    assert points == [[0.4, 0.8], [0.9, 0.9]]
+    (_, low), (_, high) = axes.collections[0].get_segments()[0]
+    assert (low, high) == pytest.approx(wilson(8, 10))
+    assert [text.get_text() for text in axes.texts] == ["10", "1,000"]
+    assert axes.get_xlabel() and axes.get_ylabel() and "sms" in axes.get_title()
+
+
+def test_calibration_leaves_empty_bins_out_and_refuses_a_record_without_any(tmp_path):
+    assert plot_calibration({"bins": BINS}, tmp_path / "new" / "c.png").read_bytes().startswith(PNG)
+    for record in ({}, {"bins": BINS[:1]}):
+        with pytest.raises(DaariError, match="reliability"):
+            plot_calibration(record, tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
