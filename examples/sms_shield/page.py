@@ -24,23 +24,22 @@ def figures(folder: Path) -> dict[str, str]:
     """Every block of the page by name, from ``scores.json``, ``graph/compile_stats.json`` and ``bench.jsonl``."""
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     stats = json.loads((folder / "graph" / "compile_stats.json").read_text(encoding="utf-8"))
-    graph, lookup = read_bench(folder / "bench.jsonl")
+    record = read_bench(folder / "bench.jsonl")
     return {
         "scores": scores_table(scores),
-        "graph": graph_text(stats),
-        "benchmark": bench_table(graph, lookup),
-        "machine": machine_text(graph, lookup),
+        "graph": graph_text(stats, sum(file.stat().st_size for file in (folder / "graph").iterdir())),
+        "benchmark": bench_table(record),
+        "machine": machine_text(record),
     }
 
 
-def read_bench(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The benchmark's two records: the graph's and prompt lookup's."""
+def read_bench(path: Path) -> dict[str, Any]:
+    """The benchmark's one record."""
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    if len(records) != 2:
-        raise DaariError(
-            f"{path} has {len(records)} records, need two, of graph and prompt lookup: run `make.py bench`."
-        )
-    return records[0], records[1]
+    if len(records) != 1:
+        raise DaariError(f"{path} has {len(records)} records, need one: run `make.py bench`.")
+    record: dict[str, Any] = records[0]
+    return record
 
 
 def fill(page: str, blocks: dict[str, str]) -> str:
@@ -72,20 +71,19 @@ def scores_table(scores: dict[str, Any]) -> str:
     return _table(rows)
 
 
-def graph_text(stats: dict[str, Any]) -> str:
-    """What was compiled, in one line."""
+def graph_text(stats: dict[str, Any], size: int) -> str:
+    """What was compiled, in one line; ``size`` is the folder's in bytes."""
     took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in stats["seconds"].items() if seconds >= 1)
     return (
         f"{stats['sequences']} answers, {stats['states']:,} states, {stats['nodes']:,} nodes, {stats['edges']:,} edges "
-        f"in {stats['bytes'] / 1000:,.0f} kB. Time: {took}."
+        f"in {size / 1000:,.0f} kB. Time: {took}."
     )
 
 
-def bench_table(*records: dict[str, Any]) -> str:
-    """Each drafter against plain mlx-lm, on the same messages; the first column is the graph's."""
-    rows = [("against plain mlx-lm", "graph", "prompt lookup")]
-    rows += [(words, *(show(record) for record in records)) for words, show in BENCHED.items()]
-    return _table(rows)
+def bench_table(record: dict[str, Any]) -> str:
+    """The graph against plain mlx-lm, on the same messages in turns."""
+    rows = [(f"{record['n']} test messages", "the graph against plain mlx-lm")]
+    return _table(rows + [(words, show(record)) for words, show in BENCHED.items()])
 
 
 BENCHED = {
@@ -99,16 +97,18 @@ BENCHED = {
     "tokens per forward": lambda r: f"{r['tokens_per_forward']:.2f}",
     "acceptance rate": lambda r: f"{r['acceptance_rate']:.0%} of {r['drafted']} draft tokens",
     "tokens/s, plain and drafted (medians)": lambda r: (
-        f"{r['tokens_per_second']['plain']['median']:.0f} and {r['tokens_per_second']['ours']['median']:.0f}"
+        f"{r['tokens_per_second']['plain']['median']:.1f} and {r['tokens_per_second']['ours']['median']:.1f}"
     ),
 }
 
 
-def machine_text(*records: dict[str, Any]) -> str:
-    """Where and when it was measured, and how busy the machine was."""
-    first, loads = records[0], " and ".join(f"{record['load_average']:.1f}" for record in records)
-    versions = ", ".join(f"{name} {first['versions'][name]}" for name in ("daari-mlx", "mlx", "mlx-lm"))
-    return f"{first['device']}, {first['blas']}, {first['dtype']}; {versions}; load average {loads} at the start."
+def machine_text(record: dict[str, Any]) -> str:
+    """Where it was measured, and how busy the machine was."""
+    versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("daari-mlx", "mlx", "mlx-lm"))
+    return (
+        f"{record['device']}, {record['blas']}, {record['dtype']}; {versions}; "
+        f"load average {record['load_average']:.1f} at the start."
+    )
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:
