@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
-from daari_mlx.paths import REACH
+from daari_mlx.nodes import IntArray
+from daari_mlx.paths import END, REACH, Paths
+from daari_mlx.text import BREAK
 
 MAX_BYTES = 9_000_000
 OVERHEAD = 100_000  # bytes besides the arrays that grow: the arbiter, headers, the card, the stats
 STEP_BYTES, PROMPT_BYTES, WORD_BYTES, PATH_BYTES = 12, 8, 4, 12 + REACH
+PROMPTS_SHARE = 0.1  # of the bytes of a graph, at the most
 STEPS_SHARE = 0.4  # of what nodes leave, at the most
 
 
@@ -31,7 +35,7 @@ def left_over(max_bytes: int, arrays: Iterable[np.ndarray], sequences: int) -> i
     Raises:
         DaariError: nothing is left.
     """
-    fixed = sum(array.nbytes for array in arrays) + PROMPT_BYTES * sequences + OVERHEAD
+    fixed = sum(array.nbytes for array in arrays) + PROMPT_BYTES * min(sequences, most_prompts(max_bytes)) + OVERHEAD
     if fixed >= max_bytes:
         raise DaariError(
             f"--max-bytes is {max_bytes:,}, but the nodes and prompts alone take {fixed:,}: give more bytes, or fewer "
@@ -48,3 +52,48 @@ def fitting(corpus: Corpus, vocab_size: int, budget: int) -> Corpus:
     ends = np.cumsum(corpus.rows)
     needed = np.concatenate([[0], np.cumsum(new)])[ends] + WORD_BYTES * (ends + np.arange(1, len(ends) + 1))
     return corpus.take(np.arange(int(np.searchsorted(needed, budget, side="right"))))
+
+
+def keep_paths(text: IntArray, paths: Paths, weight: NDArray[np.float64], budget: int) -> tuple[IntArray, Paths]:
+    """The paths that were taken most, and the words that lie on them, as ``budget`` bytes hold; all where all fit.
+
+    Args:
+        text: as of a graph.
+        paths: that lie in it.
+        weight: how often each was taken.
+        budget: bytes of both.
+    """
+    count = len(paths.key)
+    if PATH_BYTES * count + WORD_BYTES * len(text) <= budget:
+        return text, paths
+    taken = paths.kinds != END
+    reach = np.where(taken.all(axis=1), REACH, taken.argmin(axis=1))
+    rank = np.empty(count, np.int64)
+    rank[np.argsort(-weight, kind="stable")] = np.arange(count)
+    first = np.full(len(text), count)  # the first path, by rank, that a word is needed for
+    for step in range(REACH + 1):
+        on = reach >= step
+        np.minimum.at(first, paths.place[on] + step, rank[on])
+    needed = WORD_BYTES * np.bincount(first, minlength=count)[:count] + PATH_BYTES + WORD_BYTES  # a break behind it
+    most = int(np.searchsorted(np.cumsum(needed), budget, side="right"))
+    used, kept = first < most, rank < most
+    width = used + (used & ~np.append(used[1:], False))
+    place = np.cumsum(width) - width
+    words = np.full(int(width.sum()), BREAK, np.int32)
+    words[place[used]] = text[used]
+    return words, Paths(paths.key[kept], place[paths.place[kept]].astype(np.int32), paths.kinds[kept])
+
+
+def few_prompts(prompts: NDArray[np.uint64], max_bytes: int) -> NDArray[np.uint64]:
+    """Sorted hashes of prompts; of very many the smallest: prompts in common with other data still show by their share.
+
+    Args:
+        prompts: in any order.
+        max_bytes: of the whole graph.
+    """
+    return np.unique(prompts)[: most_prompts(max_bytes)]
+
+
+def most_prompts(max_bytes: int) -> int:
+    """How many prompts' hashes a graph holds at the most."""
+    return int(max_bytes * PROMPTS_SHARE) // PROMPT_BYTES

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from daari_mlx.budget import MAX_BYTES
+from daari_mlx.budget import MAX_BYTES, few_prompts
 from daari_mlx.build import build
 from daari_mlx.cluster import BLOCK, auto_nodes, cluster_states, fit_sample, label_all
 from daari_mlx.corpus import Corpus
@@ -61,11 +61,11 @@ def compile_graph(
             f"--nodes is {count}, but there are {states} states to make nodes from: give 1 to {states}, or more data."
         )
     clock.lap("read")
-    centroids = cluster_states(_sample(workdir, states, min(states, fit_sample(count)), seed), count, seed)
+    centroids = cluster_states(sample_states(workdir, states, min(states, fit_sample(count)), seed), count, seed)
     found = Nodes(workdir.read_projection(), centroids)
     clock.lap("cluster")
     corpus = labelled(shards, label_states(workdir, found, states, seed))
-    prompts = np.unique(np.concatenate([s.prompts for s in shards]))
+    prompts = few_prompts(np.concatenate([s.prompts for s in shards]), max_bytes or MAX_BYTES)
     shards.clear()  # the corpus holds all of it
     clock.lap("label")
     vocab_size = max(int(plan.teacher["vocab_size"]), int(corpus.tokens.max()) + 1)
@@ -141,7 +141,7 @@ class _Clock:
         self.laps[name], self._last = now - self._last, now
 
 
-def _sample(workdir: Workdir, states: int, wanted: int, seed: int) -> FloatArray:
+def sample_states(workdir: Workdir, states: int, wanted: int, seed: int) -> FloatArray:
     """``wanted`` of all states, chosen evenly by chance; ``(wanted, D)`` float32."""
     chosen = np.sort(np.random.default_rng(seed).choice(states, wanted, replace=False))
     parts, start = [], 0

@@ -22,8 +22,19 @@ def count_edges(
 ) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
     """The ``MAX_EDGES`` commonest tokens of each node with their shares, and the support of each node."""
     key, seen = np.unique(labels.astype(np.int64) * vocab_size + tokens, return_counts=True)
-    node, token = key // vocab_size, key % vocab_size
-    support = np.bincount(labels, minlength=count)
+    return top_edges(key // vocab_size, key % vocab_size, seen, np.bincount(labels, minlength=count))
+
+
+def top_edges(
+    node: NDArray[np.int64], token: NDArray[np.int64], seen: NDArray[np.int64], support: NDArray[np.int64]
+) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+    """The arrays of edges, from what was counted.
+
+    Args:
+        node, token, seen: distinct pairs and how often each was seen.
+        support: ``(N,)``, how many steps left each node.
+    """
+    count = len(support)
     order = np.lexsort((token, -seen, node))
     node, token, seen = node[order], token[order], seen[order]
     first = np.searchsorted(node, np.arange(count))
@@ -49,21 +60,21 @@ def count_steps(
     token = corpus.tokens[:-1][follows[:-1]]
     step, seen = np.unique((origin * vocab_size + token) * (count + 1) + target, return_counts=True)
     anyhow, which = np.unique(step % (vocab_size * (count + 1)), return_inverse=True)
-    keys, nodes, counts = [], [], []
-    for first, reached, times in (
-        (0, step, seen),
-        (count * vocab_size, anyhow, np.bincount(which, seen, len(anyhow)).astype(np.int64)),
-    ):
-        key, node = first + reached // (count + 1), reached % (count + 1)
-        best = _first_of_each(key, times, node)
-        keys.append(key[best])
-        nodes.append(node[best])
-        counts.append(times[best])
-    every, target, seen = np.concatenate(keys), np.concatenate(nodes).astype(np.int32), np.concatenate(counts)
-    if most is not None and len(every) > most:
-        kept = np.sort(np.lexsort((every, -seen))[:most])
-        return every[kept], target[kept]
-    return every, target
+    from_any = np.bincount(which, seen, len(anyhow)).astype(np.int64)
+    every = np.concatenate([step, count * vocab_size * (count + 1) + anyhow])
+    return commonest_steps(every // (count + 1), every % (count + 1), np.concatenate([seen, from_any]), most)
+
+
+def commonest_steps(
+    key: NDArray[np.int64], target: NDArray[np.int64], seen: NDArray[np.int64], most: int | None
+) -> tuple[NDArray[np.int64], IntArray]:
+    """The commonest target of each key; of the keys the ``most`` commonest, by how often that target was reached."""
+    best = first_of_each(key, seen, target)
+    key, seen, nodes = key[best], seen[best], target[best].astype(np.int32)
+    if most is not None and len(key) > most:
+        kept = np.sort(np.lexsort((key, -seen))[:most])
+        return key[kept], nodes[kept]
+    return key, nodes
 
 
 def build_paths(corpus: Corpus, text: IntArray, places: IntArray, vocab_size: int) -> Paths:
@@ -86,7 +97,7 @@ def build_paths(corpus: Corpus, text: IntArray, places: IntArray, vocab_size: in
         )
         owner, token = said // (vocab_size + 1), said % (vocab_size + 1) - 1
         total = np.bincount(owner, seen, minlength=len(key))
-        best = _first_of_each(owner, seen, token)
+        best = first_of_each(owner, seen, token)
         best = best[token[best] != BREAK]
         kinds[owner[best], step] = kind(seen[best] / total[owner[best]], total[owner[best]].astype(np.int64))
         chosen = np.zeros(len(said), bool)
@@ -120,7 +131,7 @@ def count_habits(corpus: Corpus, count: int) -> NDArray[np.uint8]:
     return habit(right, seen)
 
 
-def _first_of_each(key: NDArray[np.int64], seen: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:
+def first_of_each(key: NDArray[np.int64], seen: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:
     """The index of the commonest value of each key, the smaller value where two are as common."""
     order = np.lexsort((value, -seen, key))
     key = key[order]
