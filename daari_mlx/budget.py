@@ -77,7 +77,7 @@ def keep_paths(text: IntArray, paths: Paths, weight: NDArray[np.float64], budget
     needed = WORD_BYTES * np.bincount(first, minlength=count)[:count] + PATH_BYTES + WORD_BYTES  # a break behind it
     most = int(np.searchsorted(np.cumsum(needed), budget, side="right"))
     used, kept = first < most, rank < most
-    width = used + (used & ~np.append(used[1:], False))
+    width = used.astype(np.int64) + (used & ~np.append(used[1:], False))  # a break behind each run
     place = np.cumsum(width) - width
     words = np.full(int(width.sum()), BREAK, np.int32)
     words[place[used]] = text[used]

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from daari_mlx import __version__, cli_annotate, cli_bench, cli_decode, cli_graph, cli_hub, cli_inspect, cli_tier
+from daari_mlx import (
+    __version__,
+    cli_annotate,
+    cli_bench,
+    cli_decode,
+    cli_graph,
+    cli_hub,
+    cli_inspect,
+    cli_merge,
+    cli_tier,
+)
 from daari_mlx.shell import Command
 
 app = typer.Typer(
@@ -40,6 +50,7 @@ for _command in (
     cli_decode.chat,
     cli_annotate.annotate,
     cli_bench.bench,
+    cli_merge.merge,
     cli_inspect.inspect,
     cli_bench.probe,
     cli_tier.tier,

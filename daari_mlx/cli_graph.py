@@ -6,12 +6,13 @@ import os
 import shlex
 import signal
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from daari_mlx import options, options_layer, report
+from daari_mlx import options, options_layer, options_update, report
 from daari_mlx.errors import DaariError
 
 EXTRACTION = (  # options of compile that say how to extract
@@ -92,8 +93,9 @@ def _extract(
     chat_template_config: dict[str, Any] | None,
     ranks: Any = None,
     shard_model: str | None = None,
+    known: Any = None,
 ) -> dict[str, Any]:
-    """Fill a workdir; what its extraction counted (nothing on ranks other than 0)."""
+    """Fill a workdir, to join a ``known`` graph; what its extraction counted (nothing on ranks other than 0)."""
     from daari_mlx.data import read_prompts, read_sequences
     from daari_mlx.extract import extract as fill
     from daari_mlx.extract import extraction_record
@@ -114,6 +116,10 @@ def _extract(
         if shard_model is None
         else load_sharded(model, shard_model, ranks, trust_remote_code=trust_remote_code)
     )
+    if known is not None:
+        from daari_mlx.update import check_same
+
+        check_same(known, teacher.fingerprint(), how.layer, "The new text would be read")
     read = read_prompts if how.answers == "teacher" else read_sequences
     rows = read(
         data,
@@ -130,13 +136,14 @@ def _extract(
         with tempfile.TemporaryDirectory() as passing:
             fill(teacher, rows.items, Workdir(passing), how, ranks)
         return {}
-    fill(teacher, rows.items, folder, how, ranks)
+    fill(teacher, rows.items, folder, how, ranks, None if known is None else known.nodes.projection)
     return extraction_record(folder) if ranks is None or ranks.rank == 0 else {}
 
 
 def compile(
     ctx: typer.Context,
-    graph_path: options.GraphPath,
+    graph_path: options_update.MaybeGraphPath = None,
+    update: options_update.Update = None,
     workdir: options.MaybeWorkdir = None,
     model: options.MaybeModel = None,
     data: options.MaybeData = None,
@@ -161,21 +168,47 @@ def compile(
         options.refuse_unused(
             ctx, EXTRACTION, "says how to extract: give it to extract, or give --model and --data too"
         )
-    from daari_mlx.artifact import check_target, read_stats, save_graph
+    if update is not None:
+        if model is None:
+            raise typer.BadParameter("--update needs the text and who reads it: give --model and --data", ctx=ctx)
+        options.refuse_unused(ctx, ("nodes", "layer"), "is the graph's own with --update: leave it out")
+    elif graph_path is None:
+        raise typer.BadParameter("Missing option '--graph-path'.", ctx=ctx)
+    from daari_mlx.artifact import check_target, load_graph, read_stats, save_graph
     from daari_mlx.compiler import compile_graph
     from daari_mlx.extract import ExtractOptions
     from daari_mlx.files import remove
     from daari_mlx.workdir import Workdir
 
+    known = None if update is None else load_graph(update)
+    graph_path = graph_path or str(update)
     check_target(graph_path)
     target = Path(os.path.abspath(graph_path))
-    folder = workdir or str(target.with_name(target.name + ".work"))
+    folder = workdir or str(target.with_name(target.name + (".work" if known is None else ".update.work")))
     if model is not None and data is not None:
         how = ExtractOptions(answers=answers, max_tokens=max_tokens, layer=layer, seed=seed)
+        if known is not None:
+            how = replace(how, layer=known.layer, dimensions=known.nodes.centroids.shape[1])
         _extract(
-            folder, how, model, adapter_path, trust_remote_code, data, split, skip_bad_rows, limit, chat_template_config
+            folder,
+            how,
+            model,
+            adapter_path,
+            trust_remote_code,
+            data,
+            split,
+            skip_bad_rows,
+            limit,
+            chat_template_config,
+            known=known,
         )
-    compiled = compile_graph(Workdir(folder), nodes=None if nodes == "auto" else nodes, seed=seed, max_bytes=max_bytes)
+    if known is None:
+        count = None if nodes == "auto" else nodes
+        compiled = compile_graph(Workdir(folder), nodes=count, seed=seed, max_bytes=max_bytes)
+    else:
+        from daari_mlx.update import update_graph
+
+        compiled = update_graph(known, Workdir(folder), seed=seed, max_bytes=max_bytes)
     save_graph(compiled.graph, graph_path, {**compiled.stats, "command": report.command_line()})
     if workdir is None:
         remove(Path(folder))

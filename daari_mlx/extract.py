@@ -25,7 +25,7 @@ from daari_mlx.estimate import Estimate, held_bytes
 from daari_mlx.files import DiskFull, load_arrays, read_json, remove, save_arrays, write_json
 from daari_mlx.layers import AUTO, choose_layer
 from daari_mlx.lock import Lock
-from daari_mlx.nodes import fit_projection
+from daari_mlx.nodes import Projection, fit_projection
 from daari_mlx.progress import bar
 from daari_mlx.ranks import Alone
 from daari_mlx.shards import LEAD, Part, cut, kept, read, reduce
@@ -63,12 +63,14 @@ def extract(
     workdir: Workdir,
     options: ExtractOptions,
     crew: Alone | None = None,
+    projection: Projection | None = None,
 ) -> None:
     """Fill ``workdir`` with the reduced states of all answers.
 
     Args:
         rows: sequences, or prompts where ``options.answers`` is ``"teacher"``.
         crew: this process's place among several; None where it is the only one.
+        projection: of a graph that the states shall join; None fits one on the first states.
 
     Raises:
         DaariError: the folder belongs to another run or is being filled; the disk is full; another rank is gone.
@@ -90,6 +92,8 @@ def extract(
     with _begun(workdir, plan, crew):
         if crew.told("finished" if workdir.is_finished() else ""):
             return
+        if projection is not None and crew.rank == 0 and not workdir.projection_path.exists():
+            save_arrays(workdir.projection_path, {"mean": projection.mean, "basis": projection.basis})
         estimate = _estimate(rows, width, options)
         if crew.rank == 0:
             print(estimate.text(workdir.path, held_bytes(workdir.path)), file=sys.stderr)

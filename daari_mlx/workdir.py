@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -130,8 +131,9 @@ class Workdir:
         if names:
             told = "; ".join(f"{n}: there {_short(old.get(n))}, now {_short(new[n])}" for n in names)
             raise DaariError(
-                f"The workdir {self.path} holds an extraction with other settings ({told}). "
-                "Name another --workdir, or remove this one."
+                f"The workdir {self.path} holds an extraction with other settings ({told}), kept so that it can go on. "
+                f"Give those settings again to go on with it, or start afresh: rm -r {shlex.quote(str(self.path))}. "
+                "Name another --workdir to keep both."
             )
 
     def check_own(self) -> None:

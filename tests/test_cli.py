@@ -15,7 +15,20 @@ from daari_mlx.legible import visible
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from make_sms_corpus import make_rows
 
-COMMANDS = ("compile", "extract", "generate", "chat", "annotate", "bench", "inspect", "probe", "tier", "push", "pull")
+COMMANDS = (
+    "compile",
+    "extract",
+    "generate",
+    "chat",
+    "annotate",
+    "bench",
+    "merge",
+    "inspect",
+    "probe",
+    "tier",
+    "push",
+    "pull",
+)
 QUESTION = "Your visit with the eye clinic was moved to Saturday 2pm."
 
 
