@@ -134,8 +134,8 @@ class Arbiter:
         probability = 1 / (1 + exp(-odds)) if -MAX_ODDS < odds < MAX_ODDS else _LIMITS[odds > 0]
         if len(known) >= REMEMBERED:
             known.clear()
-        known[case] = token, probability, name
-        return known[case]
+        verdict = known[case] = token, probability, name
+        return verdict  # not looked up again: another thread may have cleared them
 
     def ears(self, heard: Sequence[Source], step: int) -> list[Ear]:
         """The sources with what their cells are worth so many steps behind the anchor."""

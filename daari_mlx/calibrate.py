@@ -29,6 +29,7 @@ ANCHORS = 16  # places of a sequence that drafts are started from
 PRIOR = 4.0  # observations that a cell is taken to have had of what it is part of
 DRAWN = 10.0  # how firmly a scene's own weights are drawn towards those of all scenes
 NEWTON_STEPS = 30
+_FLAT = 500.0  # log-odds beyond which an exponential leaves float64
 MIN_SEQUENCES = 20  # fewer leave nothing to hold back
 
 
@@ -193,15 +194,29 @@ def _depart(features: NDArray[np.float64], known: NDArray[np.float64], right: ND
         right: ``(C,)``.
     """
     weights = np.zeros(features.shape[1])
+    loss = _loss(features, weights, known, right)
     for _ in range(NEWTON_STEPS):
-        chance = 1 / (1 + np.exp(-np.clip(known + features @ weights, -MAX_ODDS, MAX_ODDS)))
+        chance = 1 / (1 + np.exp(-np.clip(known + features @ weights, -_FLAT, _FLAT)))
         slope = features.T @ (right - chance) - DRAWN * weights
         bend = (features * (chance * (1 - chance))[:, None]).T @ features + DRAWN * np.eye(len(weights))
         step = np.linalg.solve(bend, slope)
-        weights += step
+        # where the regression is sure and wrong there is hardly a bend, and a whole step would go far beyond the goal
+        while (reached := _loss(features, weights + step, known, right)) > loss and np.abs(step).max() >= 1e-6:
+            step /= 2
+        if reached > loss:
+            break
+        weights, loss = weights + step, reached
         if np.abs(step).max() < 1e-6:
             break
     return weights
+
+
+def _loss(
+    features: NDArray[np.float64], weights: NDArray[np.float64], known: NDArray[np.float64], right: NDArray[np.bool_]
+) -> float:
+    """What :func:`_depart` makes least: the surprise of the cases, and how far the weights are from nothing."""
+    odds = known + features @ weights
+    return float(np.logaddexp(0, odds).sum() - odds[right].sum() + DRAWN / 2 * weights @ weights)
 
 
 def _odds(cases: Cases, source: int, shape: tuple[int, ...]) -> FloatArray:

@@ -204,3 +204,19 @@ def test_silence_is_remembered_as_silence() -> None:
     arbiter = sure()
     for _ in range(3):
         assert propose(arbiter, [Scripted("copy", [])]).tokens == []
+
+
+class Cleared(dict[Any, Any]):
+    """Verdicts that another thread, which found them too many, clears as soon as one is written down."""
+
+    def __setitem__(self, case: Any, verdict: Any) -> None:
+        super().__setitem__(case, verdict)
+        self.clear()
+
+
+def test_verdicts_that_another_thread_clears_change_no_draft() -> None:
+    arbiter, alone = arbiter_of(("edge", "copy"), 5), arbiter_of(("edge", "copy"), 5)
+    arbiter.known[:] = [Cleared() for _ in range(STEPS)]
+    for seed in range(20):
+        heard, again = scripted(arbiter.names, seed), scripted(arbiter.names, seed)
+        assert propose(arbiter, heard, floor=0.0) == propose(alone, again, floor=0.0)

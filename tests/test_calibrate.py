@@ -13,7 +13,18 @@ from test_arbiter import Scripted
 
 from daari_mlx import calibrate as calibrate_module
 from daari_mlx.arbiter import BUCKETS, MAX_ODDS, Arbiter
-from daari_mlx.calibrate import ANCHORS, FOLDS, MIN_SEQUENCES, TRIED, Cases, calibrate, fit, try_sources
+from daari_mlx.calibrate import (
+    ANCHORS,
+    DRAWN,
+    FOLDS,
+    MIN_SEQUENCES,
+    TRIED,
+    Cases,
+    _depart,
+    calibrate,
+    fit,
+    try_sources,
+)
 from daari_mlx.cells import STEPS
 from daari_mlx.paths import REACH
 from daari_mlx.source import NAMES, SILENT, Moment, cells
@@ -158,6 +169,21 @@ def test_a_rare_scene_is_drawn_towards_all_others() -> None:
     )
     before, after = fit(common, only(*CHANCES)), fit(joined, only(*CHANCES))
     assert np.abs(after.weights[1] - before.weights[1]).max() < 0.5, "three right tokens do not make a scene sure"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.98, 1.0])
+@pytest.mark.parametrize("count", [1, 50, 20_000])
+@pytest.mark.parametrize("known", [-12.0, -5.0, -1.0, 0.0, 3.0, 12.0])
+def test_a_scene_departs_to_where_its_own_cases_draw_it(known: float, count: int, share: float) -> None:
+    """However sure all scenes are of the contrary: the slope is level there, and no weight runs away."""
+    random = np.random.default_rng(count)
+    features = np.stack([np.ones(count), random.normal(-1, 2, size=count)], axis=1)
+    right = random.random(count) < share
+    weights = _depart(features, np.full(count, known), right)
+    odds = known + features @ weights
+    slope = features.T @ (right - 1 / (1 + np.exp(-odds))) - DRAWN * weights
+    assert np.abs(slope).max() < 1e-3 * (1 + count**0.5)
+    assert np.abs(weights).max() < 40
 
 
 def test_a_rare_cell_is_drawn_towards_those_like_it() -> None:
