@@ -1,7 +1,7 @@
 """Stage 5, budget: what of a corpus fits into the bytes that a graph may have.
 
-What every draft needs comes first (nodes, top edges, the steps taken most); the answers' own words, with the paths
-that lie in them, get what is left: whole sequences, in the corpus's order, which chance has drawn.
+What every draft needs comes first (nodes, edges, the steps taken most); the paths that were taken most, and the words
+that lie on them, get what is left.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ MAX_BYTES = 9_000_000
 OVERHEAD = 100_000  # bytes besides the arrays that grow: the arbiter, headers, the card, the stats
 STEP_BYTES, PROMPT_BYTES, WORD_BYTES, PATH_BYTES = 12, 8, 4, 12 + REACH
 PROMPTS_SHARE = 0.1  # of the bytes of a graph, at the most
+LISTENED_ROWS = 16  # of a (node, token), that tell how it goes on, where not all text is kept
 STEPS_SHARE = 0.4  # of what nodes leave, at the most
 
 
@@ -44,14 +45,36 @@ def left_over(max_bytes: int, arrays: Iterable[np.ndarray], sequences: int) -> i
     return max_bytes - fixed
 
 
-def fitting(corpus: Corpus, vocab_size: int, budget: int) -> Corpus:
-    """As many leading sequences as ``budget`` bytes hold as text and paths."""
-    key = corpus.labels.astype(np.int64) * vocab_size + corpus.tokens
-    new = np.zeros(len(key), np.int64)
-    new[np.unique(key, return_index=True)[1]] = PATH_BYTES
-    ends = np.cumsum(corpus.rows)
-    needed = np.concatenate([[0], np.cumsum(new)])[ends] + WORD_BYTES * (ends + np.arange(1, len(ends) + 1))
-    return corpus.take(np.arange(int(np.searchsorted(needed, budget, side="right"))))
+def fits(corpus: Corpus, vocab_size: int, budget: int) -> bool:
+    """Whether ``budget`` bytes hold all text and paths."""
+    words = len(corpus.tokens) + len(corpus)
+    return WORD_BYTES * words <= budget and PATH_BYTES * len(np.unique(_key(corpus, vocab_size))) <= (
+        budget - WORD_BYTES * words
+    )
+
+
+def commonest_rows(corpus: Corpus, vocab_size: int, budget: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The first ``LISTENED_ROWS`` rows of every (node, token) that was seen most, as many as ``budget`` may hold.
+
+    Returns:
+        The rows, rising, and how often each of these (node, token) was seen, in their order.
+    """
+    _, which, seen = np.unique(_key(corpus, vocab_size), return_inverse=True, return_counts=True)
+    most = min(len(seen), budget // (PATH_BYTES + WORD_BYTES))
+    chosen = np.zeros(len(seen), bool)
+    chosen[np.argsort(-seen, kind="stable")[:most]] = True
+    rows = np.flatnonzero(chosen[which])
+    order = rows[np.argsort(which[rows], kind="stable")]
+    owner = which[order]
+    begin = np.concatenate([[True], owner[1:] != owner[:-1]]) if len(owner) else np.zeros(0, bool)
+    place = np.arange(len(owner))
+    return np.sort(order[place - np.maximum.accumulate(np.where(begin, place, 0)) < LISTENED_ROWS]), seen[
+        chosen
+    ].astype(np.float64)
+
+
+def _key(corpus: Corpus, vocab_size: int) -> NDArray[np.int64]:
+    return corpus.labels.astype(np.int64) * vocab_size + corpus.tokens
 
 
 def keep_paths(text: IntArray, paths: Paths, weight: NDArray[np.float64], budget: int) -> tuple[IntArray, Paths]:

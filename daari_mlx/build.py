@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from daari_mlx.budget import MAX_BYTES, STEP_BYTES, STEPS_SHARE, fitting, left_over
+from daari_mlx.budget import MAX_BYTES, STEP_BYTES, STEPS_SHARE, commonest_rows, fits, keep_paths, left_over
 from daari_mlx.calibrate import calibrate, parts
 from daari_mlx.corpus import Corpus
 from daari_mlx.graph import Graph
-from daari_mlx.nodes import Nodes
+from daari_mlx.nodes import IntArray, Nodes
 from daari_mlx.outlook import Outlook, look_out
+from daari_mlx.paths import Paths
 from daari_mlx.source import NAMES
 from daari_mlx.sources import Sources
 from daari_mlx.tables import build_paths, count_edges, count_habits, count_steps
@@ -97,8 +98,7 @@ def count_graph(
     fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, habits, edge_start)
     left = left_over(max_bytes, (*fixed, edge_token, edge_probability), len(corpus))
     step_key, step_node = count_steps(corpus, size, vocab_size, int(left * STEPS_SHARE) // STEP_BYTES)
-    kept = fitting(corpus, vocab_size, left - STEP_BYTES * len(step_key))
-    text, places = kept.text()
+    text, paths = _said(corpus, vocab_size, left - STEP_BYTES * len(step_key))
     return Graph(
         nodes=nodes,
         layer=layer,
@@ -111,5 +111,14 @@ def count_graph(
         step_node=step_node,
         habits=habits,
         text=text,
-        paths=build_paths(kept, text, places, vocab_size),
+        paths=paths,
     )
+
+
+def _said(corpus: Corpus, vocab_size: int, budget: int) -> tuple[IntArray, Paths]:
+    """The text and its paths: all of them where ``budget`` bytes hold that, else the paths that were taken most."""
+    text, places = corpus.text()
+    if fits(corpus, vocab_size, budget):
+        return text, build_paths(corpus, text, places, vocab_size)
+    rows, weight = commonest_rows(corpus, vocab_size, budget)
+    return keep_paths(text, build_paths(corpus, text, places, vocab_size, rows), weight, budget)

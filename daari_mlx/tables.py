@@ -77,17 +77,23 @@ def commonest_steps(
     return key, nodes
 
 
-def build_paths(corpus: Corpus, text: IntArray, places: IntArray, vocab_size: int) -> Paths:
+def build_paths(
+    corpus: Corpus, text: IntArray, places: IntArray, vocab_size: int, rows: NDArray[np.int64] | None = None
+) -> Paths:
     """The commonest continuation of every (node, token chosen there).
 
     Args:
         corpus: whose rows they are.
         text, places: of :meth:`Corpus.text`.
         vocab_size: V.
+        rows: that are counted; None for all.
     """
-    key, path = np.unique(corpus.labels.astype(np.int64) * vocab_size + corpus.tokens, return_inverse=True)
+    said = corpus.labels.astype(np.int64) * vocab_size + corpus.tokens
+    if rows is not None:
+        said, places = said[rows], places[rows]
+    key, path = np.unique(said, return_inverse=True)
     place = np.zeros(len(key), np.int32)
-    place[path] = places
+    place[path[::-1]] = places[::-1]
     kinds = np.full((len(key), REACH), END, np.uint8)
     rows = np.arange(len(places))
     for step in range(REACH):
@@ -103,7 +109,7 @@ def build_paths(corpus: Corpus, text: IntArray, places: IntArray, vocab_size: in
         chosen = np.zeros(len(said), bool)
         chosen[best] = True
         rows = rows[chosen[which]]
-        place[path[rows]] = places[rows]
+        place[path[rows[::-1]]] = places[rows[::-1]]  # the first of them, so that paths share words
         if len(rows) == 0:
             break
     return Paths(key, place, kinds)
