@@ -13,6 +13,7 @@ from daari_mlx import (
     cli_hub,
     cli_inspect,
     cli_merge,
+    cli_plot,
     cli_tier,
 )
 from daari_mlx.shell import Command
@@ -52,6 +53,7 @@ for _command in (
     cli_bench.bench,
     cli_merge.merge,
     cli_inspect.inspect,
+    cli_plot.plot,
     cli_bench.probe,
     cli_tier.tier,
     cli_hub.push,

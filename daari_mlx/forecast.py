@@ -87,7 +87,7 @@ def forecast(outlook: Outlook, curve: Curve) -> Forecast:
     times = np.array([[answer.tokens, answer.time(cost)] for answer in found.answers])
     drafted = [rounds[0] for answer in found.answers for rounds in answer.rounds if rounds[0]]
     firsts = [promise.right > 0 for promise in outlook.promises() if promise.probabilities]
-    low, high = _interval(times)
+    low, high = ratio_interval(times)
     return Forecast(
         curve,
         len(found.answers),
@@ -102,8 +102,12 @@ def forecast(outlook: Outlook, curve: Curve) -> Forecast:
     )
 
 
-def _interval(times: np.ndarray) -> tuple[float, float]:
-    """Between which the ratio of sums lies for answers drawn anew; ``times`` is ``(answers, 2)``."""
+def ratio_interval(times: np.ndarray) -> tuple[float, float]:
+    """Between which the ratio of two sums lies for nine in ten sets of as many answers, drawn anew from these.
+
+    Args:
+        times: ``(answers, 2)``, what is summed above and below the line.
+    """
     drawn = np.random.default_rng(0).integers(len(times), size=(DRAWS, len(times)))
     sums = times[drawn].sum(axis=1)
     low, high = np.quantile(sums[:, 0] / sums[:, 1], (LOW, HIGH))
@@ -117,6 +121,23 @@ def go_through(outlook: Outlook, cost: Cost, most: int) -> Replayed:
         most: the most tokens that are drafted.
     """
     return Replayed(tuple(_answer(heard, cost, most) for heard in outlook.answers))
+
+
+def go_through_fixed(outlook: Outlook, length: int) -> Replayed:
+    """The rounds where every forward drafts ``length`` tokens, or the whole path where that is shorter."""
+    return Replayed(tuple(_fixed(heard, length) for heard in outlook.answers))
+
+
+def _fixed(heard: Heard, length: int) -> Answer:
+    rounds: list[Round] = []
+    said, size = 0, len(heard.promises)
+    while said < size:
+        promise = heard.promises[said]
+        drafted = min(length, len(promise.probabilities))
+        accepted = min(drafted, promise.right)
+        rounds.append((drafted, accepted, min(accepted + 1, size - said)))
+        said += rounds[-1][2]
+    return Answer(heard.before, tuple(rounds), {}, 0.0)
 
 
 def _answer(heard: Heard, cost: Cost, most: int) -> Answer:

@@ -24,6 +24,7 @@ COMMANDS = (
     "bench",
     "merge",
     "inspect",
+    "plot",
     "probe",
     "tier",
     "push",

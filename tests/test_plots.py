@@ -1,4 +1,4 @@
-"""The acceptance plot is a picture that anyone can open, whatever the record holds."""
+"""Pictures show what records and graphs hold, and say what is wrong with one that holds nothing to show."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ import sys
 
 import pytest
 from test_bench import make_row
+from typer.testing import CliRunner
 
+from daari_mlx import cli
+from daari_mlx.curves import CURVES, Curve
 from daari_mlx.errors import DaariError
-from daari_mlx.plots import _reliability, plot_acceptance, plot_calibration, wilson
+from daari_mlx.forecast import go_through, go_through_fixed
+from daari_mlx.length import Cost
+from daari_mlx.outlook import Heard, Outlook, Promise
+from daari_mlx.plot_acceptance import draw_positions, draw_sizes, draw_sources
+from daari_mlx.plot_calibration import bins_of, draw_reliability
+from daari_mlx.plot_length import draw_speedup, draw_tokens, tokens_point
+from daari_mlx.plot_records import names_of
+from daari_mlx.plot_speed import draw_ratios, dress
+from daari_mlx.plot_style import DARK, LIGHT, check_picture, distinct
+from daari_mlx.plots import plot_acceptance, plot_calibration, plot_length, plot_speed, wilson
 from daari_mlx.records import BenchRecord
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -67,24 +79,183 @@ BINS = [
     {"tokens": 10, "promised": 0.4, "right": 0.8},
     {"tokens": 1000, "promised": 0.9, "right": 0.9},
 ]
+HELD_OUT = Outlook((Heard(10, (Promise((0.9,) * 6, 4),) * 30), Heard(10, (Promise((0.3, 0.3), 0),) * 20)))
+STEEP = Curve("steep", Cost((1, 4), (1.0, 4.0)), "made up")
 
 
-def test_calibration_draws_each_bin_with_its_interval_and_count():
+@pytest.fixture
+def axes():
     from matplotlib.figure import Figure
 
-    axes = Figure().subplots()
-    _reliability(axes, {"set": "sms"}, BINS[1:])
-    points = axes.lines[1].get_xydata().tolist()
-    assert points == [[0.4, 0.8], [0.9, 0.9]]
+    return Figure().subplots()
+
+
+def test_positions_draw_one_line_a_record_named_and_of_a_lone_one_the_counts(axes):
+    line = record().as_dict()
+    draw_positions(axes, [line], ["mine"], LIGHT)
+    assert axes.lines[0].get_ydata().tolist() == [
+        a / d for a, d in zip(line["positions"]["accepted"], line["positions"]["drafted"], strict=True)
+    ]
+    assert axes.lines[0].get_label().startswith("mine: ")
+    assert [text.get_text() for text in axes.texts] == [f"{n:,}" for n in line["positions"]["drafted"]]
+    assert axes.get_ylim() == (0, 1.08) and axes.get_xlabel() and axes.get_ylabel()
+
+
+def test_sizes_fall_from_all_forwards_to_none_and_show_the_mean(axes):
+    draw_sizes(axes, [record().as_dict()], LIGHT)  # a row emits 4, 3 and 1
+    assert axes.lines[0].get_ydata().tolist() == pytest.approx([1, 2 / 3, 2 / 3, 1 / 3, 0])
+    assert axes.lines[1].get_label() == "mean 2.67"
+
+
+def test_sources_fill_each_bar_and_end_with_the_teacher(axes):
+    lines = [record().as_dict(), record(sources={"copy": 1, "teacher": 7}).as_dict()]
+    draw_sources(axes, lines, ["a", "b"], DARK)
+    assert [label.get_text() for label in axes.get_legend().get_texts()] == ["edge", "copy", "the teacher's own"]
+    for row in range(2):
+        assert sum(bars[row].get_width() for bars in axes.containers) == pytest.approx(1)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a (24)", "b (24)"]
+
+
+def test_calibration_draws_each_bin_with_its_interval_and_count(axes):
+    draw_reliability(axes, bins_of({"bins": BINS}), "sms", LIGHT)
+    assert axes.lines[1].get_xydata().tolist() == [[0.4, 0.8], [0.9, 0.9]]
     (_, low), (_, high) = axes.collections[0].get_segments()[0]
     assert (low, high) == pytest.approx(wilson(8, 10))
     assert [text.get_text() for text in axes.texts] == ["10", "1,000"]
     assert axes.get_xlabel() and axes.get_ylabel() and "sms" in axes.get_title()
 
 
+def test_calibration_reads_counts_of_held_out_answers_as_shares():
+    assert bins_of(HELD_OUT) == [(pytest.approx(0.3), 20, 0), (pytest.approx(0.9), 150, 120)]
+
+
 def test_calibration_leaves_empty_bins_out_and_refuses_a_record_without_any(tmp_path):
     assert plot_calibration({"bins": BINS}, tmp_path / "new" / "c.png").read_bytes().startswith(PNG)
-    for record in ({}, {"bins": BINS[:1]}):
+    for bad in ({}, {"bins": BINS[:1]}, Outlook((Heard(1, (Promise((), 0),)),))):
         with pytest.raises(DaariError, match="reliability"):
-            plot_calibration(record, tmp_path / "none.png")
+            plot_calibration(bad, tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
+
+
+def test_a_fixed_length_drafts_it_in_every_round_or_the_whole_path():
+    good, bad = go_through_fixed(HELD_OUT, 5).answers
+    assert good.rounds == ((5, 4, 5),) * 6  # 4 of 6 are right, and the bonus token
+    assert bad.rounds == ((2, 0, 1),) * 20
+    assert go_through_fixed(HELD_OUT, 0).tokens_per_forward == 1
+    assert go_through_fixed(Outlook((Heard(1, (Promise((0.9, 0.9), 2),) * 4),)), 2).answers[0].rounds[-1] == (2, 2, 1)
+
+
+def test_length_draws_nothing_beyond_what_was_measured_and_marks_auto(axes):
+    fixed, auto = [go_through_fixed(HELD_OUT, n) for n in range(33)], go_through(HELD_OUT, STEEP.cost, STEEP.most)
+    draw_speedup(axes, STEEP, fixed, auto, LIGHT.colour(0), LIGHT)
+    plain, line, mark = axes.lines
+    assert line.get_xdata().tolist() == [0, 1, 2, 3] and line.get_ydata()[0] == 1
+    assert mark.get_ydata().tolist() == [pytest.approx(auto.speedup(STEEP.cost))]
+    assert list(plain.get_ydata()) == [1, 1] and "steep" in axes.get_title()
+
+
+def test_length_draws_tokens_per_forward_with_a_band(axes):
+    curve = CURVES["linear"]
+    fixed = [go_through_fixed(HELD_OUT, n) for n in range(33)]
+    draw_tokens(axes, fixed, [go_through(HELD_OUT, curve.cost, curve.most)], [curve], LIGHT)
+    assert len(axes.lines[0].get_xdata()) == 33
+    point = tokens_point(fixed[8], 8)
+    assert point.low < point.value < point.high and axes.lines[0].get_ydata()[8] == point.value
+
+
+def test_speed_shows_every_prompt_and_crosses_those_that_lose(axes):
+    draw_ratios(axes, [0.5, 2.0, 3.0, 4.0], 0, LIGHT.colour(0), LIGHT)
+    dress(axes, 1, LIGHT)
+    won, lost = [line for line in axes.lines if line.get_marker() in ("o", "x")]
+    assert list(won.get_xdata()) == [2.0, 3.0, 4.0] and list(lost.get_xdata()) == [0.5]
+    assert lost.get_color() == LIGHT.bad
+    assert [text.get_text() for text in axes.texts] == ["2.50x (1.62–3.25)", "1 of 4 slower"]
+    assert axes.get_xlim()[0] <= 0.5 and axes.get_xscale() == "log"
+
+
+def test_records_are_named_after_their_data_and_told_apart():
+    sms = [{"rows": [{"source": "data/sms/test.jsonl:1"}], "num_draft_tokens": n} for n in ("auto", 4)]
+    own = {"rows": [{"source": "mine.jsonl:7"}]}
+    assert names_of([sms[0], own], None) == ["sms", "mine"]
+    assert names_of(sms, None) == ["sms, num_draft_tokens auto", "sms, num_draft_tokens 4"]
+    assert names_of([own, own], None) == ["mine (1)", "mine (2)"] == distinct(["mine", "mine"])
+
+
+@pytest.mark.parametrize("draw", [plot_acceptance, plot_speed])
+def test_records_without_what_is_drawn_are_refused(draw, tmp_path):
+    with pytest.raises(DaariError, match=r"has no .*bench --out"):
+        draw({"measurement": "drafters"}, tmp_path / "no.png")
+    with pytest.raises(DaariError, match="no record"):
+        draw([], tmp_path / "no.png")
+    assert not (tmp_path / "no.png").exists()
+
+
+def test_length_refuses_no_answers_and_no_machines(tmp_path):
+    for outlook, curves in ((Outlook(()), None), (HELD_OUT, [])):
+        with pytest.raises(DaariError, match="held-out answers and"):
+            plot_length(outlook, tmp_path / "no.png", curves=curves)
+
+
+def test_other_suffixes_and_a_missing_matplotlib_are_told(monkeypatch):
+    with pytest.raises(DaariError, match=r"'a.jpg'.*\.png"):
+        check_picture("a.jpg")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(DaariError, match=r"daari-mlx\[plot\]"):
+        check_picture("a.png")
+
+
+def plotted(*args: object):
+    return CliRunner().invoke(cli.app, ["plot", *map(str, args)])
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """A record, a replay record and what is left of a graph's folder."""
+    (tmp_path / "sms.jsonl").write_text(json.dumps(record().as_dict()) + "\n")
+    lines = [{"measurement": "drafters"}, *({"measurement": "reliability", "set": s, "bins": BINS} for s in "ab")]
+    (tmp_path / "replay.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "my.graph").mkdir()
+    (tmp_path / "my.graph" / "compile_stats.json").write_text(json.dumps({"held_out": HELD_OUT.as_record()}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("acceptance", ["sms.jsonl", "sms.jsonl"]),
+        ("speed", ["sms.jsonl"]),
+        ("calibration", ["replay.jsonl", "my.graph"]),
+        ("length", ["my.graph"]),
+    ],
+)
+def test_the_command_writes_each_kind(kind, names, sources):
+    out = sources / f"{kind}.svg"
+    result = plotted(kind, *(sources / name for name in names), "--out", out, "--dark")
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert DARK.ground in out.read_text() and str(out) in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["acceptance", "none.jsonl"], "no record at"),
+        (["acceptance", "replay.jsonl"], "has no positions"),
+        (["acceptance", "bad.jsonl"], "no JSON object"),
+        (["speed", "empty.jsonl"], "is empty"),
+        (["calibration", "sms.jsonl"], "no line whose measurement is reliability"),
+        (["length", "old.graph"], "keeps no held-out answers"),
+        (["length", "my.graph", "--device", "abacus"], "no curve 'abacus'"),
+        (["length", "my.graph", "my.graph"], "one graph"),
+        (["speed", "sms.jsonl", "--device", "linear"], "goes with the kind length"),
+        (["speed", "sms.jsonl", "--model", "m"], "goes with the kind nodes"),
+    ],
+)
+def test_the_command_says_what_is_wrong(args, told, sources, monkeypatch):
+    (sources / "bad.jsonl").write_text("[1]\n")
+    (sources / "empty.jsonl").write_text("\n")
+    (sources / "old.graph").mkdir()
+    (sources / "old.graph" / "compile_stats.json").write_text("{}")
+    monkeypatch.chdir(sources)
+    result = plotted(*args, "--out", "x.png")
+    assert result.exit_code in (1, 2) and told in " ".join(result.stderr.split()), result.stderr
+    assert isinstance(result.exception, SystemExit) and not (sources / "x.png").exists()
