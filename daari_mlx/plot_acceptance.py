@@ -63,10 +63,11 @@ def draw_positions(axes: Any, records: Sequence[Record], names: Sequence[str], p
             how = {"ha": "center", "fontsize": SMALL, "color": palette.quiet}
             axes.annotate(f"{drafted[index]:,}", at, (0, 7), textcoords="offset points", **how)
     axes.set(title="Accepted draft tokens by position", xlabel="position in the draft", ylabel="share accepted")
-    axes.set_ylim(0, 1.08)
+    axes.set_ylim(0, 1.08 + 0.1 * len(records))  # the legend has its place above the lines
+    axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
     axes.set_xlim(left=0.4)
     if axes.lines:
-        axes.legend(fontsize=9, frameon=True, facecolor=palette.ground, edgecolor="none", framealpha=0.8)
+        axes.legend(fontsize=9, loc="upper right")
     else:
         axes.text(0.5, 0.5, "nothing was drafted", transform=axes.transAxes, ha="center", color=palette.quiet)
     _percent(axes)
