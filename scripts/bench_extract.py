@@ -1,12 +1,10 @@
-"""What extraction and compilation cost: one JSON line for each measurement.
+"""What extraction costs: one JSON line for each measurement.
 
     python scripts/bench_extract.py rate --model M --data train.jsonl     extraction against the teacher's own prefill
     python scripts/bench_extract.py ranks --model M --data train.jsonl    extraction by two ranks against one process
-    python scripts/bench_extract.py memory --states 1000000               peak memory and seconds of compile
 
 ``rate`` takes each sequence twice, in turn: prefilled as mlx-lm does before it generates, and extracted, in parts, as
-``daari-mlx extract`` does. ``ranks`` runs that command alone and under ``mlx.launch``. ``memory`` compiles a made-up
-extraction (clusters that follow each other along a random graph) in a process of its own; no teacher is loaded.
+``daari-mlx extract`` does. ``ranks`` runs that command alone and under ``mlx.launch``.
 """
 
 from __future__ import annotations
@@ -22,19 +20,15 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import numpy as np
-
-from daari_mlx.artifact import save_graph
 from daari_mlx.batches import Reader, choose
 from daari_mlx.bench import environment
-from daari_mlx.compiler import compile_graph, peak_mb
+from daari_mlx.compiler import peak_mb
 from daari_mlx.data import read_sequences
 from daari_mlx.extract import PART
-from daari_mlx.files import save_arrays, write_json
+from daari_mlx.files import save_arrays
 from daari_mlx.nodes import fit_projection
 from daari_mlx.shards import cut, read, reduce
 from daari_mlx.teacher import Teacher, load_teacher
-from daari_mlx.workdir import Plan, Workdir
 
 
 def prefill(teacher: Teacher, tokens: list[int]) -> float:
@@ -120,74 +114,6 @@ def ranks(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def make_workdir(path: Path, states: int, seed: int = 0) -> None:
-    """An extraction as a real one leaves it: sequences of 50 states that walk along a random graph of clusters."""
-    random = np.random.default_rng(seed)
-    clusters, dimensions, length = 3000, 64, 50
-    centres = random.normal(size=(clusters, dimensions)).astype(np.float32)
-    follow = random.integers(clusters, size=(clusters, 4))
-    emit = random.integers(32000, size=(clusters, 4)).astype(np.int32)
-    workdir = Workdir(path)
-    teacher = {"model_type": "none", "vocab_size": 32000, "source": "made up"}
-    sequences = states // length
-    workdir.begin(Plan(teacher, "made up", sequences, "reference", 0, "final", dimensions, seed))
-    fitted = fit_projection(random.normal(size=(512, 576)).astype(np.float32), dimensions)
-    save_arrays(workdir.projection_path, {"mean": fitted.mean, "basis": fitted.basis})
-    for number, start in enumerate(range(0, sequences, PART)):
-        count = min(PART, sequences - start)
-        at, nodes, tokens = random.integers(clusters, size=count), [], []
-        for _ in range(length):
-            way = (random.random(count) ** 3 * 4).astype(int)
-            nodes.append(at)
-            tokens.append(emit[at, way])
-            at = follow[at, way]
-        node = np.stack(nodes, axis=1).reshape(-1)
-        reduced = centres[node] + 0.3 * random.normal(size=(len(node), dimensions)).astype(np.float32)
-        arrays = {
-            "reduced": reduced.astype(np.float16),
-            "tokens": np.stack(tokens, axis=1).reshape(-1),
-            "rows": np.full(count, length, np.int32),
-            "lead": np.ones(count, np.int32),
-            "prompts": random.integers(2**63, size=count).astype(np.uint64),
-        }
-        save_arrays(workdir.shard_path(number), arrays)
-    write_json(workdir.done_path, {"sequences": sequences, "tokens": states, "shards": number + 1, "seconds": {}})
-
-
-def memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Peak memory and seconds of one compilation, each in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        make_workdir(Path(folder) / "work", args.states)
-        code = "import sys; from bench_extract import compile_only; compile_only(sys.argv[1])"
-        command = [sys.executable, "-c", code, folder]
-        result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
-    return {"measurement": "compile", **json.loads(result.stdout)}
-
-
-def compile_only(folder: str) -> None:
-    """Compile ``folder/work`` to ``folder/graph`` and print what it took."""
-    before = peak_mb()
-    start = time.perf_counter()
-    compiled = compile_graph(Workdir(Path(folder) / "work"))
-    save_graph(compiled.graph, Path(folder) / "graph", compiled.stats)
-    seconds = time.perf_counter() - start
-    size = sum(f.stat().st_size for f in (Path(folder) / "graph").iterdir())
-    stats = compiled.stats
-    print(
-        json.dumps(
-            {
-                "states": stats["states"],
-                "nodes": stats["nodes"],
-                "compile_seconds": seconds,
-                "seconds": stats["seconds"],
-                "peak_mb": peak_mb(),
-                "peak_mb_before": before,
-                "artifact_bytes": size,
-            }
-        )
-    )
-
-
 def main() -> None:
     """Run the measurement that was asked for and print its JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -205,9 +131,6 @@ def main() -> None:
     three.add_argument("-n", type=int, default=512)
     three.add_argument("--ranks", type=int, default=2)
     three.set_defaults(run=ranks, load=os.getloadavg()[0])
-    two = commands.add_parser("memory")
-    two.add_argument("--states", type=int, default=1_000_000)
-    two.set_defaults(run=memory)
     args = parser.parse_args()
     record = {**args.run(args), "command": " ".join(["python", *sys.argv]), **environment()}
     print(json.dumps(record))
