@@ -15,6 +15,8 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
+from daari_mlx.legible import visible
+
 SAMPLES = 16  # values read from each weight: enough to tell fine-tuned copies apart, cheap on the largest model
 _ATTRIBUTE = "_daari_fingerprint"
 
@@ -145,7 +147,7 @@ def describe(teacher: dict[str, Any]) -> str:
         parts.append(f"adapter {str(teacher['adapter'])[:8]}")
     parts.append(f"weights {str(teacher.get('weights'))[:8]}")
     parts.append(f"tokenizer {str(teacher.get('tokenizer'))[:8]}")
-    return ", ".join(parts)
+    return visible(", ".join(parts), " ")  # a graph from elsewhere gives a terminal no orders
 
 
 def differences(graph: dict[str, Any], model: dict[str, Any]) -> list[str]:

@@ -146,3 +146,9 @@ def test_the_context_is_what_the_configuration_says(tiny_teacher: tuple[Any, Any
     assert context_length(tiny_teacher[0]) == 2048
     assert context_length(build("qwen3")) == 4096
     assert context_length(SimpleNamespace(args=SimpleNamespace())) is None
+
+
+@pytest.mark.parametrize("part", ["source", "model_type", "quantisation", "adapter", "weights", "tokenizer"])
+@pytest.mark.parametrize("order", ["\x1b[31m", "\x07", "\n", "\r", "\x9b2J", "\u202e"])
+def test_a_graph_from_elsewhere_gives_the_terminal_no_orders(part: str, order: str) -> None:
+    assert order not in describe({part: f"x{order}y"})
