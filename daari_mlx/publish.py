@@ -32,6 +32,26 @@ from daari_mlx.scrub import scrub
 from daari_mlx.text import BREAK
 
 OTHERS = (".gitattributes", ".gitignore", "LICENSE", CARD)  # files that any repository may have
+_NUMBER = (int, float)
+TOLD: dict[str, Any] = {  # of a benchmark record, by the kind of each
+    "ok": bool,
+    "graph": dict,
+    "teacher.is": str,
+    "n": int,
+    "mean_tokens": _NUMBER,
+    "tokens_per_forward": _NUMBER,
+    "acceptance_rate": _NUMBER,
+    "identity.identical": int,
+    "identity.failed": int,
+    "losing.count": int,
+    "decode_ratio.median": _NUMBER,
+    "decode_ratio.lower": _NUMBER,
+    "decode_ratio.upper": _NUMBER,
+    "device": str,
+    "dtype": str,
+    "versions.mlx": str,
+    "versions.mlx-lm": str,
+}
 
 
 @dataclass(frozen=True)
@@ -168,9 +188,11 @@ def held_out(results: Sequence[str | Path], config: dict[str, Any]) -> list[dict
     weights = f"weights {str(config['teacher'].get('weights'))[:8]}"
     found, overlapping, other = [], 0, 0
     for record in (r for path in results for r in _records(Path(path))):
-        graph = record.get("graph") or {}
-        same = all(graph.get(name) == config["counts"].get(name) for name in ("nodes", "edges", "steps"))
-        if "identity" not in record or not same or weights not in record["teacher"]["is"]:
+        if not _is_benchmark(record):
+            other += 1
+            continue
+        same = all(record["graph"].get(name) == config["counts"].get(name) for name in ("nodes", "edges", "steps"))
+        if not same or weights not in record["teacher"]["is"]:
             other += 1
         elif not record["ok"]:
             raise DaariError(
@@ -188,6 +210,17 @@ def held_out(results: Sequence[str | Path], config: dict[str, Any]) -> list[dict
             "write one with daari-mlx bench --out."
         )
     return found
+
+
+def _is_benchmark(record: dict[str, Any]) -> bool:
+    """Whether it has all that a card tells, each of its kind."""
+    for path, kinds in TOLD.items():
+        value: Any = record
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+            return False
+    return True
 
 
 def _records(path: Path) -> list[dict[str, Any]]:

@@ -232,7 +232,7 @@ def test_the_card_of_a_graph_that_stays_here_has_front_matter_too(folder: Path) 
         ([{"graph": {"nodes": 7}}], r"found 1 records of other things, 0 on prompts"),
         ([{"teacher": {"is": "x, weights 88888888"}}], r"found 1 records of other things"),
         ([{"overlap": 3}], r"found 0 records of other things, 1 on prompts that the graph was compiled from"),
-        ([{}, {"ok": False, "identity": {"failed": 2}}], r"has 2 answers that are not plain's own"),
+        ([{}, {"ok": False, "identity": {"identical": 58, "failed": 2}}], r"has 2 answers that are not plain's own"),
         ([], "No benchmark of this graph"),
     ],
 )
@@ -242,6 +242,25 @@ def test_figures_that_are_none_of_this_graph_are_refused(
     results = write(tmp_path / "r.jsonl", *(a_record(**changes) for changes in records))
     assert re.search(told, failed("push", counted, "alice/sms", "--yes", "--results", results))
     assert server.asked("POST", ".") == 0
+
+
+@pytest.mark.parametrize("path", sorted(publish.TOLD))
+@pytest.mark.parametrize("value", [None, "x", 3, True, [1], {"a": 1}])
+def test_a_record_that_lacks_what_a_card_tells_is_another_things(tmp_path: Path, path: str, value: Any) -> None:
+    kinds = publish.TOLD[path]
+    if isinstance(value, kinds) and isinstance(value, bool) == (kinds is bool):
+        return
+    record = json.loads(json.dumps(a_record()))
+    assert publish._is_benchmark(record)
+    *outer, last = path.split(".")
+    inner = record
+    for name in outer:
+        inner = inner[name]
+    inner[last] = value
+    assert not publish._is_benchmark(record)
+    del inner[last]
+    assert not publish._is_benchmark(record)
+    assert not publish._is_benchmark({**record, path.split(".")[0]: value})
 
 
 @pytest.mark.parametrize("content", [None, b"{", b"[1]\n", b"\xff\n"])
