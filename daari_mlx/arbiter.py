@@ -24,7 +24,7 @@ SAME, OTHER = 1, 2  # what a source says of a token in a scene: this one, anothe
 FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
 BUCKETS = STEP_OF  # of steps since the anchor; later steps share the last
 _BEGINS = {BUCKETS.index(bucket): bucket for bucket in range(STEPS)}  # the first step of each
-REMEMBERED = 20_000  # verdicts of a bucket of steps, at the most
+REMEMBERED = 4_000  # verdicts of a bucket of steps, at the most: 17 MB in all
 MAX_ODDS = 12.0  # log-odds beyond which a probability no longer grows: it never is 0 or 1
 _LIMITS = (1 / (1 + exp(MAX_ODDS)), 1 / (1 + exp(-MAX_ODDS)))
 
