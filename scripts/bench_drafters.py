@@ -24,6 +24,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from hindsight import Hindsight
 from stream_graphs import Made, bytes_for, graph_bytes, loudest
 from tree_replay import fresh_table, replay_branching, replay_static
@@ -41,6 +42,7 @@ from daari_mlx.streams import Streams, load_streams
 from daari_mlx.suffix import DEPTH, SuffixDecoding, SuffixDrafter
 
 SETTINGS = list(product((1.0, 2.0, 4.0), (0.1, 0.3, 0.5, 0.7)))  # max_spec_factor, min_token_prob
+DRAWS = 2000  # of answers, for an interval
 RELIABLE = 200  # draft tokens of a tenth, from which on its share means something
 ABLATED = ("linear", "m3-max-4bit")
 BRANCHES = (0, 1, 3)
@@ -193,9 +195,23 @@ def reliability(one: Set) -> Iterator[dict[str, Any]]:
     for stream in one.test.items:
         anchors = [graph.nodes.anchor(state) for state in stream.states[graph.layer][:-1]]
         heard.append(listen(graph, stream.tokens, stream.start, anchors, frozenset(one.test.ends)))
+    each = [Outlook((answer,)).reliability() for answer in heard]
+    tokens = np.array([[bin.tokens for bin in answer] for answer in each])
+    excess = np.array([[bin.promised * bin.tokens - bin.right for bin in answer] for answer in each])
+    drawn = np.random.default_rng(0).integers(
+        len(each), size=(DRAWS, len(each))
+    )  # answers, since their tokens hang together
+    gaps = excess[drawn].sum(axis=1) / np.maximum(tokens[drawn].sum(axis=1), 1)
+    low, high = np.quantile(gaps, (0.025, 0.975), axis=0)
     bins = [
-        {"tokens": bin.tokens, "promised": bin.promised, "right": bin.right / bin.tokens}
-        for bin in Outlook(tuple(heard)).reliability()
+        {
+            "tokens": bin.tokens,
+            "promised": bin.promised,
+            "right": bin.right / bin.tokens,
+            "gap_low": float(low[k]),
+            "gap_high": float(high[k]),
+        }
+        for k, bin in enumerate(Outlook(tuple(heard)).reliability())
         if bin.tokens
     ]
     sure = [abs(b["promised"] - b["right"]) for b in bins if b["tokens"] >= RELIABLE]
@@ -224,12 +240,16 @@ def ablations(one: Set) -> Iterator[dict[str, Any]]:
             yield line | size | one.run(graph, curve).as_dict(curve.cost)
 
 
+MEASURES = {f.__name__: f for f in (drafters, reliability, trees, ablations)}
+
+
 def main() -> None:
     """Measure, and append lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("streams", type=Path)
     parser.add_argument("--sets", help="only these, e.g. sms_spam,snips")
     parser.add_argument("--out", type=Path, default=Path("results/replay.jsonl"))
+    parser.add_argument("--only", choices=MEASURES, help="only this measurement")
     args = parser.parse_args()
     where = environment()
     about = {key: where[key] for key in ("commit", "python", "platform", "versions")}
@@ -237,7 +257,8 @@ def main() -> None:
     names = [path.name.split(".")[:2] for path in sorted(args.streams.glob("*.test.safetensors"))]
     wanted = args.sets.split(",") if args.sets else [name for name, _ in names]
     sets = [Set(args.streams, name, teacher) for name, teacher in names if name in wanted]
-    for measure, one in product((drafters, reliability, trees, ablations), sets):  # the dearest last
+    chosen = [MEASURES[args.only]] if args.only else MEASURES.values()
+    for measure, one in product(chosen, sets):  # the dearest last
         start = perf_counter()
         for line in measure(one):
             with args.out.open("a", encoding="utf-8") as file:
