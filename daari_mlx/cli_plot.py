@@ -27,7 +27,7 @@ class Kind(StrEnum):
 KindArgument = Annotated[
     Kind,
     typer.Argument(
-        help="acceptance: by position, task and source; calibration: promised against true; length: gain by draft "
+        help="What to draw. acceptance: by position, task and source; calibration: promised against true; length: gain by draft "
         "length; speed: against plain, prompt by prompt; nodes: a map of the states."
     ),
 ]

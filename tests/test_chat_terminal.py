@@ -138,8 +138,8 @@ def test_lines_are_edited_and_remembered_in_the_next_chat(open_chat: Callable[..
 def test_a_history_that_cannot_be_kept_is_told_once(open_chat: Callable[..., Terminal], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     chat = open_chat(environment={"DAARI_MLX_CACHE": str(tmp_path / "file" / "cache")})
-    assert chat.ask("one").count("cannot be written") == 1
-    assert "cannot be written" not in chat.ask("two")
+    told = [" ".join(chat.ask(word).split()) for word in ("one", "two")]  # the path can be as wide as the screen
+    assert [text.count("cannot be written") for text in told] == [1, 0]
 
 
 def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(open_chat: Callable[..., Terminal]) -> None:
@@ -163,7 +163,9 @@ def test_what_is_pasted_during_an_answer_is_one_message_too(open_chat: Callable[
 
 def test_ctrl_c_at_the_prompt_drops_the_message_and_ctrl_d_a_block(open_chat: Callable[..., Terminal]) -> None:
     chat = open_chat()
-    chat.type("never sent" + CTRL_C)
+    chat.type("never sent")
+    chat.wait("never sent")  # a signal in the middle of typing can be lost in readline until the next key
+    chat.type(CTRL_C)
     chat.wait("q quits\n> ")
     chat.type('"""\rnor this\r')
     chat.wait("... nor this\n... ")

@@ -23,7 +23,8 @@ SCRIPTS = Path(make_cli_docs.__file__).parent
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 OTHER_MEANING = {  # options that are another thing in some commands: how many texts there may be
     "--data": 2,  # rows of a set, or text of one's own to ask a graph along
-    "--device": 2,  # of a replay, or of the verdict on a graph
+    "--model": 2,  # the teacher, or whose words a map shows
+    "--device": 3,  # of a replay, of the verdict on a graph, or of a picture
     "--workdir": 2,  # where to extract to, or a finished extraction
     "--max-tokens": 3,  # of an answer that is given; that is learnt from; that a tier is measured on
     "--seed": 3,  # of compiling, of sampling, of a benchmark
