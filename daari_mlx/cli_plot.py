@@ -27,8 +27,8 @@ class Kind(StrEnum):
 KindArgument = Annotated[
     Kind,
     typer.Argument(
-        help="What to draw. acceptance: by position, task and source; calibration: promised against true; length: gain by draft "
-        "length; speed: against plain, prompt by prompt; nodes: a map of the states."
+        help="What to draw. acceptance: by position, task and source; calibration: promised against true; length: "
+        "gain by draft length; speed: against plain, prompt by prompt; nodes: a map of the states."
     ),
 ]
 Sources = Annotated[

@@ -31,7 +31,7 @@ OTHER_MEANING = {  # options that are another thing in some commands: how many t
     "--json": 2,  # one result, or a line a round
     "--drafter": 2,  # a replay knows more of them
     "--prompt": 2,  # what is answered, or what stands for --data
-    "--out": 2,  # a record, or a folder
+    "--out": 3,  # a record, a folder, or a picture
     "--graph-path": 2,  # of a graph that is made, or fetched
 }
 
