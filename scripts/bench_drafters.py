@@ -35,7 +35,8 @@ from daari_mlx.curves import CURVES, Curve
 from daari_mlx.draft import Draft, GraphDrafter
 from daari_mlx.graph import Graph
 from daari_mlx.lookup import LookupDrafter
-from daari_mlx.outlook import Outlook, listen
+from daari_mlx.outlook import Outlook
+from daari_mlx.own_text import promised_on
 from daari_mlx.replay import Replayed, replay
 from daari_mlx.source import NAMES
 from daari_mlx.streams import Streams, load_streams
@@ -191,11 +192,8 @@ def drafters(one: Set) -> Iterator[dict[str, Any]]:
 
 def reliability(one: Set) -> Iterator[dict[str, Any]]:
     """One line: what was promised at every place of every test answer, and what share of it came true, by tenths."""
-    graph, heard = one.made.graph, []
-    for stream in one.test.items:
-        anchors = [graph.nodes.anchor(state) for state in stream.states[graph.layer][:-1]]
-        heard.append(listen(graph, stream.tokens, stream.start, anchors, frozenset(one.test.ends)))
-    each = [Outlook((answer,)).reliability() for answer in heard]
+    outlook = promised_on(one.made.graph, one.test)
+    each = [Outlook((answer,)).reliability() for answer in outlook.answers]
     tokens = np.array([[bin.tokens for bin in answer] for answer in each])
     excess = np.array([[bin.promised * bin.tokens - bin.right for bin in answer] for answer in each])
     drawn = np.random.default_rng(0).integers(
@@ -211,7 +209,7 @@ def reliability(one: Set) -> Iterator[dict[str, Any]]:
             "gap_low": float(low[k]),
             "gap_high": float(high[k]),
         }
-        for k, bin in enumerate(Outlook(tuple(heard)).reliability())
+        for k, bin in enumerate(outlook.reliability())
         if bin.tokens
     ]
     sure = [abs(b["promised"] - b["right"]) for b in bins if b["tokens"] >= RELIABLE]
