@@ -21,6 +21,7 @@ from typing import NamedTuple
 VARIABLE = "DAARI_MLX_BLAS"
 # The PyPI package goes first: newer than what Debian 12 has, and on a Zen 3 with 2 cores faster at 4-8 rows.
 PACKAGE = "ngsolve_openblas"
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # what a user sets to choose the threads
 SYSTEM_NAMES = ("libopenblasp.so.0", "libopenblas.so.0")  # Fedora's threaded build has a name of its own
 ADVICE = "install `daari-mlx[cpu]`, or the system's package (Debian: libopenblas0-pthread)"
 
@@ -57,6 +58,17 @@ def prefer() -> Blas:
 def status() -> Blas:
     """What ``prefer`` did in this process."""
     return prefer()
+
+
+def share(processes: int) -> None:
+    """Leave each of so many processes of this machine its part of the cores, unless the user chose the threads.
+
+    Threads of several OpenBLAS on the same cores wait for each other by spinning, which takes many times as long.
+    """
+    if processes > 1 and prefer().loaded and not any(os.environ.get(name) for name in THREADS):
+        everything = ctypes.CDLL(None)
+        if hasattr(everything, "openblas_set_num_threads"):  # a library that the user named may be another
+            everything.openblas_set_num_threads(max(1, everything.openblas_get_num_threads() // processes))
 
 
 def _prefer(wish: str) -> Blas:

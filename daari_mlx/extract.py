@@ -105,7 +105,8 @@ def extract(
 
 
 def extraction_record(workdir: Workdir) -> dict[str, object]:
-    """What the finished extraction counted: sequences, tokens, states, shards, seconds of its last run.
+    """What the finished extraction counted: sequences, tokens, states, shards, and the seconds of its
+    last run: for the teacher's answers, for choosing a layer and a layout, for reading states.
 
     Raises:
         DaariError: it is not finished.
@@ -159,6 +160,7 @@ def _fill(
     parts = cut(sequences, PART, options.seed)
     layer = _layer(teacher, parts, workdir, options, crew)
     reader = Reader(teacher, layer, _layout(teacher, parts, workdir, layer, crew))
+    chosen = time.perf_counter()
     shards = [workdir.shard_path(k) for k in range(len(parts))]
     with _progress(parts, crew.mine(shards), crew) as done:
         sampled = _sample(reader, parts, workdir, options, crew, done)
@@ -184,7 +186,11 @@ def _fill(
                 "states": sum(part.states for part in parts),
                 "shards": len(parts),
                 "ranks": crew.size,
-                "seconds": {"answers": answered - start, "states": time.perf_counter() - answered},
+                "seconds": {
+                    "answers": answered - start,
+                    "choices": chosen - answered,
+                    "states": time.perf_counter() - chosen,
+                },
             },
         )
 

@@ -6,7 +6,9 @@ may have another number of them.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from daari_mlx import blas
 from daari_mlx.errors import DaariError
 from daari_mlx.files import whole
 
@@ -94,6 +97,11 @@ class Ranks(Alone):
         if failed.any():
             raise DaariError(f"Rank {int(np.argmax(failed))} stopped; its message says why.")
 
+    def on_this_machine(self) -> int:
+        """How many of the ranks run on the machine that this one runs on."""
+        name = np.frombuffer(hashlib.sha256(socket.gethostname().encode()).digest(), np.uint8)
+        return int((self._all(name) == name).all(axis=1).sum())
+
     def _presence(self, paths: list[Path]) -> Any:
         """``(size, len(paths))`` bool: which rank sees which file."""
         if not paths:
@@ -126,6 +134,8 @@ def launched() -> bool:
 def crew(*, lockstep: bool = False) -> Alone:
     """This process's place: one of several ranks where it was launched so, else alone.
 
+    Ranks of one machine share its cores between them.
+
     Raises:
         DaariError: the other ranks cannot be reached.
     """
@@ -133,7 +143,11 @@ def crew(*, lockstep: bool = False) -> Alone:
         return Alone()
     with _peers():
         group = mx.distributed.init()
-    return Ranks(group, lockstep=lockstep) if group.size() > 1 else Alone()
+    if group.size() == 1:
+        return Alone()
+    ranks = Ranks(group, lockstep=lockstep)
+    blas.share(ranks.on_this_machine())
+    return ranks
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def once(args: argparse.Namespace) -> None:
                 "nodes": stats["nodes"],
                 "compile_seconds": wall,
                 "cpu_seconds": cpu,
-                "seconds": {k: v for k, v in stats["seconds"].items() if k not in ("answers", "states")},
+                "seconds": {k: v for k, v in stats["seconds"].items() if k not in ("answers", "choices", "states")},
                 "peak_mb": peak_mb(),
                 "peak_mb_before": before,
                 "artifact_bytes": sum(f.stat().st_size for f in args.graph.iterdir()),

@@ -4,7 +4,7 @@
     python scripts/bench_extract.py ranks --model M --data train.jsonl    extraction by two ranks against one process
 
 ``rate`` takes each sequence twice, in turn: prefilled as mlx-lm does before it generates, and extracted, in parts, as
-``daari-mlx extract`` does. ``ranks`` runs that command alone and under ``mlx.launch``.
+``daari-mlx extract`` does. ``ranks`` runs that command alone, on some and on all cores, and under ``mlx.launch``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from daari_mlx.batches import Reader, choose
 from daari_mlx.bench import environment
+from daari_mlx.blas import THREADS
 from daari_mlx.compiler import peak_mb
 from daari_mlx.data import read_sequences
 from daari_mlx.extract import PART
@@ -86,31 +87,44 @@ def rate(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def ranks(args: argparse.Namespace) -> dict[str, Any]:
-    """Tokens a second of ``daari-mlx extract`` in one process and in several, loading and reading left out."""
+    """Tokens a second of ``daari-mlx extract`` by ranks, each with its part of the cores, and by one process.
+
+    One process is measured with a single rank's part of the cores (what more ranks are worth) and with all of them
+    (what they are worth on this machine). Loading and reading the data are left out, choosing a layout is not.
+    """
+    given = {name: value for name, value in os.environ.items() if name not in THREADS}
+    options = ["--model", args.model, "--data", args.data, "--limit", str(args.n), "--json"]
+    launcher = ["mlx.launch", "-n", str(args.ranks), "--backend", "ring", "--"]
+    part = {THREADS[0]: str(max(1, (os.cpu_count() or 1) // args.ranks))}
+    arms = {"one_part": ([], given | part), "alone": ([], given), "ranks": (launcher, given)}
+    stats, shards = {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        alone, launched = Path(folder) / "alone", Path(folder) / "launched"
-        options = ["--model", args.model, "--data", args.data, "--limit", str(args.n), "--json"]
-        launcher = ["mlx.launch", "-n", str(args.ranks), "--backend", "ring", "--"]
-        for before, work in (([], alone), (launcher, launched)):
+        for name, (before, environment) in arms.items():
+            work = Path(folder) / name
             command = [*before, "daari-mlx", "extract", *options, "--workdir", str(work)]
-            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as running:
+            # a pipe that stays open: the launcher would read from a closed one all the time
+            with subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment
+            ) as running:
                 if running.wait() != 0:
                     raise SystemExit(f"{command} failed")
-        one, several = (json.loads((work / "extract_stats.json").read_text()) for work in (alone, launched))
-        same = all(p.read_bytes() == (launched / "shards" / p.name).read_bytes() for p in (alone / "shards").iterdir())
-    seconds = [record["seconds"]["states"] for record in (one, several)]
+            stats[name] = json.loads((work / "extract_stats.json").read_text())
+            shards[name] = {p.name: p.read_bytes() for p in (work / "shards").iterdir()}
+    seconds = {name: s["seconds"]["choices"] + s["seconds"]["states"] for name, s in stats.items()}
     return {
         "measurement": "extraction by ranks",
         "ranks": args.ranks,
-        "sequences": one["sequences"],
-        "shards": one["shards"],
-        "tokens_per_second_alone": one["tokens"] / seconds[0],
-        "tokens_per_second": several["tokens"] / seconds[1],
-        "speedup": seconds[0] / seconds[1],
-        "same_bytes": same,
+        "sequences": stats["ranks"]["sequences"],
+        "shards": stats["ranks"]["shards"],
+        "tokens_per_second_one_part": stats["one_part"]["tokens"] / seconds["one_part"],
+        "tokens_per_second_alone": stats["alone"]["tokens"] / seconds["alone"],
+        "tokens_per_second": stats["ranks"]["tokens"] / seconds["ranks"],
+        "speedup_of_one_part": seconds["one_part"] / seconds["ranks"],
+        "speedup": seconds["alone"] / seconds["ranks"],
+        "seconds": {name: s["seconds"] for name, s in stats.items()},
+        "same_bytes": all(held == shards["ranks"] for held in shards.values()),
         "cores": os.cpu_count(),
         "load_before": args.load,
-        "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS"),
     }
 
 

@@ -146,6 +146,24 @@ def test_the_number_of_threads_is_the_users(openblas: dict[str, Any]) -> None:
         assert done.stdout.strip() == said
 
 
+@pytest.mark.parametrize("given", [{}, {"OMP_NUM_THREADS": "4"}, {"OPENBLAS_NUM_THREADS": "4"}])
+def test_processes_side_by_side_share_the_cores_unless_the_user_chose(
+    openblas: dict[str, Any], given: dict[str, str]
+) -> None:
+    code = (
+        "import ctypes, daari_mlx\n"
+        "from daari_mlx import blas\n"
+        "everything = ctypes.CDLL(None)\n"
+        "everything.openblas_set_num_threads(4)\n"
+        "for processes in (1, 2, 9):\n"
+        "    blas.share(processes)\n"
+        "    print(everything.openblas_get_num_threads(), end=' ')"
+    )
+    free = {key: value for key, value in os.environ.items() if "NUM_THREADS" not in key}
+    done = subprocess.run([sys.executable, "-c", code], env=free | given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == (["4", "4", "4"] if given else ["4", "2", "1"])
+
+
 class _Function:
     """Stands for a function of a C library that returns bytes."""
 

@@ -180,7 +180,7 @@ def test_the_statistics_say_what_was_done_and_how_to_do_it_again(compiled: Compi
     assert stats["bytes"] == sum(
         f.stat().st_size for f in compiled.path.iterdir() if f.name not in ("README.md", "compile_stats.json")
     )
-    assert set(stats["seconds"]) == {"answers", "states", "read", "cluster", "label", "build"}
+    assert set(stats["seconds"]) == {"answers", "choices", "states", "read", "cluster", "label", "build"}
     assert all(seconds >= 0 for seconds in stats["seconds"].values()) and stats["peak_mb"] > 50
     plan = json.loads(compiled.workdir.plan_path.read_text())
     for name in ("layer", "dimensions", "answers", "max_tokens", "corpus"):

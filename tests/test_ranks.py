@@ -161,6 +161,26 @@ def test_a_teacher_over_two_ranks_gives_the_states_of_one(extracts: Extract, ref
         assert np.abs(back[0] - back[1]).max() <= 20 * BOUND * np.abs(back[1]).max()
 
 
+@pytest.mark.slow
+def test_ranks_of_one_machine_know_of_each_other() -> None:
+    code = "import daari_mlx; from daari_mlx.ranks import crew; print('beside', crew().on_this_machine())"
+    launcher = [sys.executable, "-c", "from mlx._distributed_utils.launch import main; main()"]
+    launcher += [
+        "-n",
+        "2",
+        "--backend",
+        "ring",
+        "--starting-port",
+        str(free_ports(2)),
+        "--",
+        sys.executable,
+        "-c",
+        code,
+    ]
+    told = subprocess.run(launcher, input="", capture_output=True, text=True).stdout
+    assert told.count("beside 2") == 2, told
+
+
 # --- alone
 
 
@@ -276,6 +296,18 @@ def test_in_lockstep_all_make_what_rank_0_lacks(tmp_path: Path) -> None:
         return ranks.mine([tmp_path / f"{ranks.rank}" / f"{k}" for k in range(3)]), ranks.told(f"{ranks.rank}")
 
     assert together(2, work, lockstep=True) == [([0, 2], "0")] * 2
+
+
+def test_only_ranks_of_the_same_machine_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {0: "one", 1: "other", 2: "one"}
+    machine = threading.local()
+    monkeypatch.setattr(socket, "gethostname", lambda: names[machine.rank])
+
+    def work(ranks: Ranks) -> int:
+        machine.rank = ranks.rank
+        return ranks.on_this_machine()
+
+    assert together(3, work) == [2, 1, 2]
 
 
 def test_files_for_everyone_reach_everyone(tmp_path: Path) -> None:
