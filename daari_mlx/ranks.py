@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,25 @@ def crew(*, lockstep: bool = False) -> Alone:
     if group.size() == 1:
         return Alone()
     ranks = Ranks(group, lockstep=lockstep)
+    if "MLX_RANK" in os.environ:
+        calm_launcher()
     blas.share(ranks.on_this_machine())
     return ranks
+
+
+def calm_launcher() -> None:
+    """Fill this process's stdin where it is a pipe, so that mlx.launch waits instead of taking a core to itself.
+
+    The launcher of MLX 0.32 asks in an endless loop whether a rank's stdin takes more, which an empty pipe always does.
+    Ranks read nothing from it: mlx.launch never ends it. Only Linux lets the reading end be opened for writing; other
+    systems go on as they were.
+    """
+    with suppress(OSError):
+        if stat.S_ISFIFO(os.fstat(0).st_mode):
+            pipe = os.open("/proc/self/fd/0", os.O_WRONLY | os.O_NONBLOCK)
+            with suppress(BlockingIOError), os.fdopen(pipe, "wb", buffering=0) as end:
+                while end.write(b"\n" * 4096):
+                    pass
 
 
 @contextmanager

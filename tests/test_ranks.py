@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import select
 import socket
 import subprocess
 import sys
@@ -179,6 +180,22 @@ def test_ranks_of_one_machine_know_of_each_other() -> None:
     ]
     told = subprocess.run(launcher, input="", capture_output=True, text=True).stdout
     assert told.count("beside 2") == 2, told
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux opens a pipe's reading end for writing")
+@pytest.mark.parametrize("kind", ["pipe", "file", "closed"])
+def test_the_launcher_is_not_asked_to_write_what_no_rank_reads(kind: str, tmp_path: Path) -> None:
+    code = "import daari_mlx; from daari_mlx.ranks import calm_launcher; calm_launcher(); print('calm', flush=True)"
+    (tmp_path / "file").write_bytes(b"data")
+    given = {"pipe": subprocess.PIPE, "file": (tmp_path / "file").open("rb"), "closed": None}[kind]
+    closing = ["sh", "-c", 'exec "$@" <&-', "-"] if kind == "closed" else []
+    command = [*closing, sys.executable, "-c", code + "; import time; time.sleep(60)"]
+    with subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None and running.stdout.readline() == b"calm\n"
+        if running.stdin is not None:  # what mlx.launch waits for without an end
+            assert select.select([], [running.stdin], [], 0)[1] == []
+        running.kill()
+    assert (tmp_path / "file").read_bytes() == b"data"
 
 
 # --- alone
