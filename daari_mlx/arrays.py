@@ -9,6 +9,7 @@ import numpy as np
 from daari_mlx.arbiter import Arbiter
 from daari_mlx.cells import STEPS
 from daari_mlx.errors import DaariError
+from daari_mlx.exemplars import Coarse, Exemplars
 from daari_mlx.graph import Graph
 from daari_mlx.nodes import Nodes, Projection
 from daari_mlx.paths import Paths
@@ -29,6 +30,10 @@ DTYPES: dict[str, type] = {  # of every array in the file, as in memory
     "paths.key": np.int64,
     "paths.place": np.int32,
     "paths.kinds": np.uint8,
+    "exemplars.states": np.int8,
+    "exemplars.unit": np.float32,
+    "exemplars.place": np.int32,
+    "exemplars.bounds": np.float32,
     "arbiter.odds": np.float32,
     "arbiter.weights": np.float32,
     "prompts": np.uint64,
@@ -52,6 +57,10 @@ def to_arrays(graph: Graph) -> dict[str, np.ndarray]:
         "paths.key": graph.paths.key,
         "paths.place": graph.paths.place,
         "paths.kinds": graph.paths.kinds,
+        "exemplars.states": graph.exemplars.states.values,
+        "exemplars.unit": graph.exemplars.states.unit,
+        "exemplars.place": graph.exemplars.place,
+        "exemplars.bounds": graph.exemplars.bounds,
         "arbiter.odds": np.concatenate([odds.ravel() for odds in graph.arbiter.odds]),
         "arbiter.weights": graph.arbiter.weights,
         "prompts": graph.prompts,
@@ -80,6 +89,11 @@ def from_arrays(arrays: dict[str, np.ndarray], config: dict[str, Any]) -> Graph:
         habits=arrays["nodes.habits"],
         text=arrays["text"],
         paths=Paths(arrays["paths.key"], arrays["paths.place"], arrays["paths.kinds"]),
+        exemplars=Exemplars(
+            Coarse(arrays["exemplars.states"], arrays["exemplars.unit"]),
+            arrays["exemplars.place"],
+            arrays["exemplars.bounds"],
+        ),
         arbiter=_arbiter(arrays, config.get("sources")),
         teacher=config["teacher"],
         prompts=arrays["prompts"],

@@ -27,11 +27,18 @@ from daari_mlx.graph import Graph
 from daari_mlx.hub import fetch
 from daari_mlx.repo import Absent, Repo, parse_repo
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
 MAX_JSON = MAX_HEADER = 64 << 10  # bytes, far more than is needed: JSON can take 25 times its size in memory
 LIMITS = {CONFIG: MAX_JSON, ARRAYS: 256 << 20, STATS: MAX_JSON, CARD: 1 << 20}  # bytes of a file that is downloaded
-_TYPES = {"float32": "F32", "int32": "I32", "int64": "I64", "uint64": "U64", "uint8": "U8"}  # safetensors' names
+_TYPES = {
+    "float32": "F32",
+    "int32": "I32",
+    "int64": "I64",
+    "uint64": "U64",
+    "uint8": "U8",
+    "int8": "I8",
+}  # safetensors' names
 
 
 def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:

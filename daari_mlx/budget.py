@@ -1,7 +1,7 @@
 """Stage 5, budget: what of a corpus fits into the bytes that a graph may have.
 
 What every draft needs comes first (nodes, edges, the steps taken most); the paths that were taken most, and the words
-that lie on them, get what is left.
+that lie on them, get what is left, but for a part that single states may take.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
+from daari_mlx.exemplars import ALIKE, Exemplars, rank_within
 from daari_mlx.nodes import IntArray
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.text import BREAK
@@ -23,6 +24,8 @@ STEP_BYTES, PROMPT_BYTES, WORD_BYTES, PATH_BYTES = 12, 8, 4, 12 + REACH
 PROMPTS_SHARE = 0.1  # of the bytes of a graph, at the most
 LISTENED_ROWS = 16  # of a (node, token), that tell how it goes on, where not all text is kept
 STEPS_SHARE = 0.4  # of what nodes leave, at the most
+EXEMPLARS_SHARE = 0.25  # of what steps leave, where text and paths need all of it
+PLACE_BYTES = 4
 
 
 def left_over(max_bytes: int, arrays: Iterable[np.ndarray], sequences: int) -> int:
@@ -45,12 +48,30 @@ def left_over(max_bytes: int, arrays: Iterable[np.ndarray], sequences: int) -> i
     return max_bytes - fixed
 
 
-def fits(corpus: Corpus, vocab_size: int, budget: int) -> bool:
-    """Whether ``budget`` bytes hold all text and paths."""
-    words = len(corpus.tokens) + len(corpus)
-    return WORD_BYTES * words <= budget and PATH_BYTES * len(np.unique(_key(corpus, vocab_size))) <= (
-        budget - WORD_BYTES * words
-    )
+def needed(corpus: Corpus, vocab_size: int, budget: int) -> int:
+    """The bytes of all text and paths; of the text alone, where that is beyond ``budget`` already."""
+    words = WORD_BYTES * (len(corpus.tokens) + len(corpus))
+    return words if words > budget else words + PATH_BYTES * len(np.unique(_key(corpus, vocab_size)))
+
+
+def exemplar_rows(corpus: Corpus, budget: int, word_bytes: int = 0) -> tuple[NDArray[np.int64], int]:
+    """Which rows become exemplars: of the first sequences, as many as ``budget`` holds.
+
+    Args:
+        word_bytes: that each of their words takes besides.
+
+    Returns:
+        The rows, rising, and how many sequences they are of.
+    """
+    known = len(corpus.states)
+    kept = corpus.follows()[:known]  # behind a sequence's last row nothing comes
+    kept[kept] = rank_within(corpus.tokens[:known][kept]) < ALIKE
+    ends = np.cumsum(corpus.rows)
+    ends = ends[ends <= known]
+    width = corpus.states.values.shape[1] + PLACE_BYTES
+    cost = np.cumsum(np.concatenate([[0], kept]))[ends] * width + word_bytes * (ends + np.arange(1, len(ends) + 1))
+    sequences = int(np.searchsorted(cost, budget, side="right"))
+    return np.flatnonzero(kept[: ends[sequences - 1] if sequences else 0]), sequences
 
 
 def commonest_rows(corpus: Corpus, vocab_size: int, budget: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -77,6 +98,11 @@ def _key(corpus: Corpus, vocab_size: int) -> NDArray[np.int64]:
     return corpus.labels.astype(np.int64) * vocab_size + corpus.tokens
 
 
+def said_bytes(text: IntArray, paths: Paths) -> int:
+    """What a text and its paths take."""
+    return WORD_BYTES * len(text) + PATH_BYTES * len(paths.key)
+
+
 def keep_paths(text: IntArray, paths: Paths, weight: NDArray[np.float64], budget: int) -> tuple[IntArray, Paths]:
     """The paths that were taken most, and the words that lie on them, as ``budget`` bytes hold; all where all fit.
 
@@ -87,7 +113,7 @@ def keep_paths(text: IntArray, paths: Paths, weight: NDArray[np.float64], budget
         budget: bytes of both.
     """
     count = len(paths.key)
-    if PATH_BYTES * count + WORD_BYTES * len(text) <= budget:
+    if said_bytes(text, paths) <= budget:
         return text, paths
     taken = paths.kinds != END
     reach = np.where(taken.all(axis=1), REACH, taken.argmin(axis=1))
@@ -99,12 +125,42 @@ def keep_paths(text: IntArray, paths: Paths, weight: NDArray[np.float64], budget
         np.minimum.at(first, paths.place[on] + step, rank[on])
     needed = WORD_BYTES * np.bincount(first, minlength=count)[:count] + PATH_BYTES + WORD_BYTES  # a break behind it
     most = int(np.searchsorted(np.cumsum(needed), budget, side="right"))
-    used, kept = first < most, rank < most
-    width = used.astype(np.int64) + (used & ~np.append(used[1:], False))  # a break behind each run
+    kept = rank < most
+    words, place = _cut(text, first < most)
+    return words, Paths(paths.key[kept], place[paths.place[kept]].astype(np.int32), paths.kinds[kept])
+
+
+def keep_exemplars(text: IntArray, exemplars: Exemplars, budget: int) -> tuple[IntArray, Exemplars]:
+    """Exemplars whose text is not kept otherwise, with the words that they need, as ``budget`` bytes hold them.
+
+    Args:
+        text: that they stand in; not theirs alone.
+        exemplars: of which evenly many are left out where they take more.
+        budget: bytes of both.
+    """
+    count, width = len(exemplars), exemplars.states.values.shape[1] + PLACE_BYTES
+    while count:
+        chosen = exemplars.only(np.linspace(0, len(exemplars) - 1, count).astype(np.int64))
+        used, place = np.zeros(len(text), bool), chosen.place.astype(np.int64)
+        for _ in range(REACH + 1):
+            used[place] = True
+            place = place[text[place] != BREAK] + 1
+            place = place[place < len(text)]
+        words, moved = _cut(text, used & (text != BREAK))
+        taken = width * count + WORD_BYTES * len(words)
+        if taken <= budget:
+            return words, Exemplars(chosen.states, moved[chosen.place].astype(np.int32), chosen.bounds)
+        count = int(count * min(0.95, budget / taken))
+    return np.zeros(0, np.int32), exemplars.only(np.zeros(0, np.int64))
+
+
+def _cut(text: IntArray, used: NDArray[np.bool_]) -> tuple[IntArray, NDArray[np.int64]]:
+    """The used words, with a break behind each run of them, and where each word of the text is now."""
+    width = used.astype(np.int64) + (used & ~np.append(used[1:], False))
     place = np.cumsum(width) - width
     words = np.full(int(width.sum()), BREAK, np.int32)
     words[place[used]] = text[used]
-    return words, Paths(paths.key[kept], place[paths.place[kept]].astype(np.int32), paths.kinds[kept])
+    return words, place
 
 
 def few_prompts(prompts: NDArray[np.uint64], max_bytes: int) -> NDArray[np.uint64]:

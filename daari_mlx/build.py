@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from daari_mlx.budget import MAX_BYTES, STEP_BYTES, STEPS_SHARE, commonest_rows, fits, keep_paths, left_over
+import numpy as np
+from numpy.typing import NDArray
+
+from daari_mlx.budget import (
+    EXEMPLARS_SHARE,
+    MAX_BYTES,
+    STEP_BYTES,
+    STEPS_SHARE,
+    WORD_BYTES,
+    commonest_rows,
+    exemplar_rows,
+    keep_paths,
+    left_over,
+    needed,
+)
 from daari_mlx.calibrate import calibrate, parts
 from daari_mlx.corpus import Corpus
+from daari_mlx.exemplars import Exemplars, make_exemplars
 from daari_mlx.graph import Graph
 from daari_mlx.nodes import IntArray, Nodes
 from daari_mlx.outlook import Outlook, look_out
@@ -98,7 +113,7 @@ def count_graph(
     fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, habits, edge_start)
     left = left_over(max_bytes, (*fixed, edge_token, edge_probability), len(corpus))
     step_key, step_node = count_steps(corpus, size, vocab_size, int(left * STEPS_SHARE) // STEP_BYTES)
-    text, paths = _said(corpus, vocab_size, left - STEP_BYTES * len(step_key))
+    text, paths, exemplars = _said(corpus, vocab_size, left - STEP_BYTES * len(step_key))
     return Graph(
         nodes=nodes,
         layer=layer,
@@ -112,13 +127,24 @@ def count_graph(
         habits=habits,
         text=text,
         paths=paths,
+        exemplars=exemplars,
     )
 
 
-def _said(corpus: Corpus, vocab_size: int, budget: int) -> tuple[IntArray, Paths]:
-    """The text and its paths: all of them where ``budget`` bytes hold that, else the paths that were taken most."""
+def _said(corpus: Corpus, vocab_size: int, budget: int) -> tuple[IntArray, Paths, Exemplars]:
+    """The text, its paths and exemplars: all where ``budget`` bytes hold that, else the paths that were taken most."""
     text, places = corpus.text()
-    if fits(corpus, vocab_size, budget):
-        return text, build_paths(corpus, text, places, vocab_size)
-    rows, weight = commonest_rows(corpus, vocab_size, budget)
-    return keep_paths(text, build_paths(corpus, text, places, vocab_size, rows), weight, budget)
+    all_bytes, reserve = needed(corpus, vocab_size, budget), int(budget * EXEMPLARS_SHARE)
+    if all_bytes <= budget - reserve:
+        rows, _ = exemplar_rows(corpus, budget - all_bytes)
+        return text, build_paths(corpus, text, places, vocab_size), _exemplars(corpus, places, rows)
+    rows, sequences = exemplar_rows(corpus, reserve, WORD_BYTES)
+    own, own_places = corpus.take(range(sequences)).text()
+    taken, weight = commonest_rows(corpus, vocab_size, budget - reserve)
+    words, paths = keep_paths(text, build_paths(corpus, text, places, vocab_size, taken), weight, budget - reserve)
+    return np.concatenate([words, own]), paths, _exemplars(corpus, own_places + np.int32(len(words)), rows)
+
+
+def _exemplars(corpus: Corpus, places: IntArray, rows: NDArray[np.int64]) -> Exemplars:
+    sequence = np.repeat(np.arange(len(corpus)), corpus.rows)
+    return make_exemplars(corpus.states.take(rows), places[rows], corpus.tokens[rows], sequence[rows])

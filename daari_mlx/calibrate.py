@@ -91,13 +91,16 @@ def gather(corpus: Corpus, build: Callable[[Corpus], Sources], seed: int) -> tup
 
 
 def parts(sequences: int, seed: int) -> tuple[list[NDArray[np.int64]], int]:
-    """Which sequences are held out together, in turn, and how many of each part are tried; ``[]`` where too few."""
+    """Which sequences are held out together, in turn, and how many of each part are tried; ``[]`` where too few.
+
+    They rise, so that those tried are the first: of a large corpus, only those have states.
+    """
     if sequences < MIN_SEQUENCES:
         return [], 0
     order = np.random.default_rng(seed).permutation(sequences)
     size = sequences // FOLDS
     folds, tried = (FOLDS, TRIED) if size <= 2 * TRIED else (1, FOLDS * TRIED)
-    return [order[fold * size : (fold + 1) * size] for fold in range(folds)], tried
+    return [np.sort(order[fold * size : (fold + 1) * size]) for fold in range(folds)], tried
 
 
 def try_sources(sources: Sources, corpus: Corpus, progress: Any) -> Cases:
@@ -112,7 +115,8 @@ def try_sources(sources: Sources, corpus: Corpus, progress: Any) -> Cases:
         labels = corpus.labels[row : row + rows].tolist()
         for anchor in _anchors(rows):
             until = before + anchor + 1
-            moment = sources.start(said, labels[anchor], until)
+            known = row + anchor < len(corpus.states)
+            moment = sources.start(said, labels[anchor], until, corpus.states[row + anchor] if known else None)
             for step, token in enumerate(said[until : until + REACH]):
                 tokens.append([s.token for s in sources.all])
                 cells.append([s.cell for s in sources.all])

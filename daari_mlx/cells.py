@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-SHARES, COUNTS, STEPS, LENGTHS = 9, 6, 5, 10
+SHARES, COUNTS, STEPS, LENGTHS, DISTANCES = 9, 6, 5, 10, 6
 _COUNT_BOUNDS = np.array([2, 3, 5, 11, 51])  # from so many observations on, the next bucket
 _LENGTH_BOUNDS = np.array([2, 3, 4, 5, 6, 7, 9, 13, 20])
 _STEP_BOUNDS = np.array([1, 3, 7, 13])

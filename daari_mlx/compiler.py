@@ -16,6 +16,7 @@ from daari_mlx.build import build
 from daari_mlx.cluster import BLOCK, auto_nodes, cluster_states, fit_sample, label_all
 from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
+from daari_mlx.exemplars import Coarse
 from daari_mlx.extract import extraction_record
 from daari_mlx.graph import Graph
 from daari_mlx.layers import AUTO
@@ -23,6 +24,8 @@ from daari_mlx.nodes import FloatArray, IntArray, Nodes
 from daari_mlx.outlook import Outlook
 from daari_mlx.progress import bar
 from daari_mlx.workdir import Shard, Workdir
+
+KEPT_STATES = 400_000  # of a corpus, that exemplars and calibration may draw on: 26 MB
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def compile_graph(
     centroids = cluster_states(sample_states(workdir, states, min(states, fit_sample(count)), seed), count, seed)
     found = Nodes(workdir.read_projection(), centroids)
     clock.lap("cluster")
-    corpus = labelled(shards, label_states(workdir, found, states, seed))
+    corpus = labelled(shards, label_states(workdir, found, states, seed), first_states(workdir))
     prompts = few_prompts(np.concatenate([s.prompts for s in shards]), max_bytes or MAX_BYTES)
     shards.clear()  # the corpus holds all of it
     clock.lap("label")
@@ -176,7 +179,18 @@ def _blocks(workdir: Workdir) -> Iterator[np.ndarray]:
         yield np.concatenate(waiting)
 
 
-def labelled(shards: list[Shard], labels: IntArray) -> Corpus:
+def first_states(workdir: Workdir) -> Coarse:
+    """The first ``KEPT_STATES`` states: more than exemplars and calibration ever take."""
+    parts, count = [], 0
+    for shard in workdir.read_shards():
+        parts.append(shard.reduced)
+        count += len(shard.reduced)
+        if count >= KEPT_STATES:
+            break
+    return Coarse.of(np.concatenate(parts))
+
+
+def labelled(shards: list[Shard], labels: IntArray, states: Coarse) -> Corpus:
     """The labelled corpus of some shards."""
     return Corpus(
         labels,
@@ -185,4 +199,5 @@ def labelled(shards: list[Shard], labels: IntArray) -> Corpus:
         np.concatenate([s.lead for s in shards]).astype(np.int64),
         np.concatenate([s.before for s in shards]),
         np.concatenate([s.before_rows for s in shards]).astype(np.int64),
+        states,
     )

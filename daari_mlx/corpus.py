@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from daari_mlx.exemplars import Coarse, no_states
 from daari_mlx.nodes import IntArray
 from daari_mlx.text import BREAK
 
@@ -23,6 +24,7 @@ class Corpus:
         lead: ``(S,)`` int64, how many of its first rows chose tokens of the prompt.
         before: the prompts' tokens ahead of each sequence's rows, one after the other, int32.
         before_rows: ``(S,)`` int64, how many of them each sequence has.
+        states: of the first rows, as many as are known.
     """
 
     labels: IntArray
@@ -31,6 +33,7 @@ class Corpus:
     lead: NDArray[np.int64]
     before: IntArray
     before_rows: NDArray[np.int64]
+    states: Coarse = field(default_factory=no_states)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -41,7 +44,7 @@ class Corpus:
         row, prompt = _spans(self.rows, chosen), _spans(self.before_rows, chosen)
         return Corpus(
             self.labels[row], self.tokens[row], self.rows[chosen], self.lead[chosen], self.before[prompt],
-            self.before_rows[chosen],
+            self.before_rows[chosen], self.states.take(row),
         )  # fmt: skip
 
     def follows(self) -> NDArray[np.bool_]:

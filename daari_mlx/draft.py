@@ -124,8 +124,8 @@ class GraphDrafter:
         if context.state is None:
             return Draft()
         self._learn(context.tokens)
-        anchor = self.graph.nodes.anchor(context.state)
-        moment = self.sources.start(context.tokens, anchor)
+        anchor, reduced = self.graph.nodes.anchor(context.state)
+        moment = self.sources.start(context.tokens, anchor, state=reduced)
         arbiter, heard = self.graph.arbiter, self.sources.all
         asked = self.num_draft_tokens
         most, floor = (MAX_DRAFT, FLOOR) if asked is None else (asked, 0.0)

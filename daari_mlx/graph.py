@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from daari_mlx.arbiter import Arbiter, counted
 from daari_mlx.cells import HABITS, KINDS, STEPS, UNKNOWN_HABIT, kind
 from daari_mlx.errors import DaariError
+from daari_mlx.exemplars import QUANTILES, Exemplars, spans
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
 from daari_mlx.paths import END, REACH, Paths, no_paths
 from daari_mlx.source import NAMES, NO_NODE, cells
@@ -42,6 +43,7 @@ class Graph:
             :func:`daari_mlx.cells.habit`.
         text: ``(C,)`` int32, the answers themselves, each behind its prompt's last token and with ``BREAK`` after it.
         paths: how the teacher went on from each node.
+        exemplars: single states, and where in the text each went on.
         arbiter: how far each source can be trusted.
         teacher: the fingerprint of the teacher it was compiled from.
         prompts: sorted uint64 content hashes of the prompts it was compiled from: a benchmark refuses those.
@@ -59,6 +61,7 @@ class Graph:
     habits: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     text: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
     paths: Paths = field(default_factory=no_paths)
+    exemplars: Exemplars = field(default_factory=Exemplars)
     arbiter: Arbiter = field(default_factory=counted)
     teacher: dict[str, Any] = field(default_factory=dict)
     prompts: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -108,6 +111,11 @@ class Graph:
     def habit(self) -> list[int]:
         """``habits`` as a list, with the unknown one behind it: that of ``NO_NODE``."""
         return [*(self.habits.tolist() or [UNKNOWN_HABIT] * self.size), UNKNOWN_HABIT]
+
+    @cached_property
+    def exemplars_of(self) -> dict[int, tuple[int, int]]:
+        """Per token, the first of the exemplars that chose it and the one behind the last."""
+        return spans(self.text[self.exemplars.place])
 
     def follow(self, node: int, limit: int) -> tuple[list[int], list[int]]:
         """The walk along top edges from ``node``: at most ``limit`` tokens, and the node each was said on."""
@@ -181,7 +189,27 @@ class Graph:
         require(in_range(place, 0, len(tokens)), "paths.place points outside the text")
         require(bool((place + reach < len(tokens)).all()), "a path runs out of the text")
         require(in_range(steps[taken], 0, KINDS), "paths.kinds holds a kind that is none")
+        self._check_exemplars()
         self._check_arbiter()
+
+    def _check_exemplars(self) -> None:
+        """The same for single states."""
+        values, unit = self.exemplars.states.values, self.exemplars.states.unit
+        place, bounds = self.exemplars.place, self.exemplars.bounds
+        width = self.nodes.centroids.shape[1] if len(place) else 0
+        require(place.ndim == 1, "an array has other dimensions")
+        expect("exemplars.states", values, np.int8, (len(place), width) if len(place) else values.shape)
+        require(values.ndim == 2 and len(values) == len(place), "it has not one state for each exemplar")
+        expect("exemplars.unit", unit, np.float32, (values.shape[1],))
+        expect("exemplars.place", place, np.int32, (len(place),))
+        expect("exemplars.bounds", bounds, np.float32, (len(QUANTILES),))
+        require(in_range(place, 0, len(self.text)), "exemplars.place points outside the text")
+        tokens = self.text[place]
+        require(bool((tokens != BREAK).all()), "an exemplar stands between two sequences")
+        require(bool((np.diff(tokens) >= 0).all()), "exemplars are not in the order of their tokens")
+        require(bool(((unit > 0) & (unit < MAX_WEIGHT)).all()), "exemplars.unit holds a value that is none")
+        require(bool(((bounds >= 0) & (bounds < MAX_WEIGHT)).all()), "exemplars.bounds holds a value that is none")
+        require(bool((np.diff(bounds) >= 0).all()), "exemplars.bounds falls")
 
     def _check_arbiter(self) -> None:
         """The same for what turns cells into probabilities."""

@@ -18,6 +18,7 @@ from daari_mlx.cluster import auto_nodes, cluster_states
 from daari_mlx.corpus import Corpus
 from daari_mlx.curves import CURVES
 from daari_mlx.data import Sequence
+from daari_mlx.exemplars import Coarse
 from daari_mlx.length import best_length
 from daari_mlx.nodes import FloatArray, IntArray, Nodes, fit_projection
 from daari_mlx.outlook import Heard, listen
@@ -31,7 +32,7 @@ AUTO = "auto"
 DEPTHS = (0.35, 0.5, 0.65, 0.8)  # of the layers that are tried, beside the final states
 LISTENED, STATES = 128, 6000  # sequences and states that are tried, at the most
 LEAST = 40  # sequences without which nothing can be told apart
-ERRORS = 2.0  # standard errors by which another layer has to be better than the final states
+ERRORS = 2.5  # standard errors by which another layer has to be better than the final states: several are tried
 COST = CURVES["linear"].cost
 
 
@@ -132,30 +133,34 @@ def _times(
     reduced = projection(states)
     nodes = Nodes(projection, cluster_states(reduced, auto_nodes(len(reduced)), seed))
     labels = nodes.label(reduced)
-    corpus = Corpus(labels, **{k: v for k, v in rows_of(sequences).items() if k != "prompts"})
+    rows = {k: v for k, v in rows_of(sequences).items() if k != "prompts"}
+    corpus = Corpus(labels, **rows, states=Coarse.of(reduced))
     vocab_size = max(max(s.tokens) for s in sequences) + 1
     ends = frozenset(teacher.tokenizer.eos_token_ids)
     times, forwards = np.zeros(len(sequences)), 0
     for half in (0, 1):
         known = corpus.take(np.arange(1 - half, len(sequences), 2))
         graph = build_graph(nodes, known, layer=FINAL, vocab_size=vocab_size, seed=seed)
-        for place, (sequence, anchors) in enumerate(_anchored(sequences, labels)):
+        for place, (sequence, anchors, known_states) in enumerate(_anchored(sequences, labels, reduced)):
             if place % 2 == half:
-                heard = listen(graph, sequence.tokens, sequence.answer_start, anchors, ends)
+                heard = listen(graph, sequence.tokens, sequence.answer_start, anchors, known_states, ends)
                 times[place], rounds = _time(heard)
                 forwards += rounds
     return times, forwards
 
 
-def _anchored(sequences: list[Sequence], labels: IntArray) -> Iterator[tuple[Sequence, list[int]]]:
-    """Each sequence with the nodes that its answer's tokens are drafted from."""
+def _anchored(
+    sequences: list[Sequence], labels: IntArray, reduced: FloatArray
+) -> Iterator[tuple[Sequence, list[int], list[FloatArray | None]]]:
+    """Each sequence with the nodes and states that its answer's tokens are drafted from."""
     row = 0
     for sequence in sequences:
         rows = kept(sequence)
         ahead = max(0, rows.start - (sequence.answer_start - 2))  # tokens whose state no forward has shown
         nodes = labels[row : row + len(rows)].tolist()
         count = len(sequence.tokens) - sequence.answer_start
-        yield sequence, ([NO_NODE] * ahead + nodes)[:count]
+        states = [*[None] * ahead, *reduced[row : row + len(rows)]]
+        yield sequence, ([NO_NODE] * ahead + nodes)[:count], states[:count]
         row += len(rows)
 
 

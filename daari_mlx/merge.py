@@ -13,10 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daari_mlx.arbiter import Arbiter
-from daari_mlx.budget import MAX_BYTES, STEP_BYTES, STEPS_SHARE, few_prompts, keep_paths, left_over
+from daari_mlx.budget import (
+    EXEMPLARS_SHARE,
+    MAX_BYTES,
+    STEP_BYTES,
+    STEPS_SHARE,
+    few_prompts,
+    keep_exemplars,
+    keep_paths,
+    left_over,
+    said_bytes,
+)
 from daari_mlx.cells import COUNTS, SHARES, UNKNOWN_HABIT, kind
+from daari_mlx.exemplars import ALIKE, Coarse, Exemplars, rank_within
 from daari_mlx.graph import Graph
-from daari_mlx.nodes import FloatArray, IntArray, Nodes, nearest
+from daari_mlx.nodes import FloatArray, IntArray, Nodes, Projection, nearest
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.tables import commonest_steps, first_of_each, top_edges
 
@@ -52,12 +63,8 @@ def join_nodes(nodes: Nodes, other: Nodes, most: int) -> tuple[Nodes, NDArray[np
     Returns:
         The nodes of both, and which of them each of ``other`` became.
     """
-    first, basis = nodes.centroids, nodes.projection.basis
-    if other.projection is nodes.projection:
-        moved = other.centroids
-    else:  # the mean of its states, as far as its own projection keeps it
-        states = other.projection.mean + other.centroids @ other.projection.basis.T
-        moved = np.ascontiguousarray((states - nodes.projection.mean) @ basis, dtype=np.float32)
+    first = nodes.centroids
+    moved = moved_to(nodes.projection, other.centroids, other.projection)
     near = nearest(moved, first)
     far = np.linalg.norm(moved - first[near], axis=1) / np.maximum(spacing(first)[near], 1e-12)
     order = np.argsort(-far, kind="stable")
@@ -65,6 +72,14 @@ def join_nodes(nodes: Nodes, other: Nodes, most: int) -> tuple[Nodes, NDArray[np
     place = near.astype(np.int64)
     place[own] = len(first) + np.arange(len(own))
     return Nodes(nodes.projection, np.concatenate([first, moved[own]])), place
+
+
+def moved_to(projection: Projection, reduced: FloatArray, other: Projection) -> FloatArray:
+    """``(n, D)`` states reduced by another projection, as far as that keeps them, as if reduced by this one."""
+    if other is projection:
+        return reduced
+    states = other.mean + reduced @ other.basis.T
+    return np.ascontiguousarray((states - projection.mean) @ projection.basis, dtype=np.float32)
 
 
 def spacing(centroids: FloatArray) -> FloatArray:
@@ -97,7 +112,7 @@ def merge_tables(nodes: Nodes, parts: Sequence[Part], max_bytes: int = MAX_BYTES
     fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, habits, edge_start)
     left = left_over(max_bytes, (*fixed, edge_token, share), len(prompts))
     step_key, step_node = _steps(parts, size, vocab_size, int(left * STEPS_SHARE) // STEP_BYTES)
-    text, paths = keep_paths(*_paths(parts, vocab_size), left - STEP_BYTES * len(step_key))
+    text, paths, exemplars = _said(nodes, parts, vocab_size, left - STEP_BYTES * len(step_key))
     return replace(
         parts[0].graph,
         nodes=nodes,
@@ -111,6 +126,7 @@ def merge_tables(nodes: Nodes, parts: Sequence[Part], max_bytes: int = MAX_BYTES
         habits=habits,
         text=text,
         paths=paths,
+        exemplars=exemplars,
         prompts=prompts,
     )
 
@@ -127,6 +143,38 @@ def blend(arbiters: Sequence[Arbiter], weights: Sequence[float]) -> Arbiter:
 
     odds = tuple(mean([a.odds[k] for a, _ in alike]) for k in range(len(names)))
     return Arbiter(names, odds, mean([a.weights for a, _ in alike]))
+
+
+def _said(nodes: Nodes, parts: Sequence[Part], vocab_size: int, budget: int) -> tuple[IntArray, Paths, Exemplars]:
+    """The text of all parts with their paths and exemplars, as ``budget`` bytes hold them."""
+    text, paths, weight = _paths(parts, vocab_size)
+    exemplars, reserve = _exemplars(nodes, parts, text), int(budget * EXEMPLARS_SHARE)
+    if said_bytes(text, paths) + exemplars.nbytes <= budget:
+        return text, paths, exemplars
+    own, exemplars = keep_exemplars(text, exemplars, reserve)
+    words, paths = keep_paths(text, paths, weight, budget - reserve)
+    kept = Exemplars(exemplars.states, exemplars.place + np.int32(len(words)), exemplars.bounds)
+    return np.concatenate([words, own]), paths, kept
+
+
+def _exemplars(nodes: Nodes, parts: Sequence[Part], text: IntArray) -> Exemplars:
+    """Those of all parts; where a token has too many, the first of each in turn."""
+    starts = np.cumsum([0, *(len(p.graph.text) for p in parts)])
+    found = [(p.graph, start) for p, start in zip(parts, starts, strict=False) if len(p.graph.exemplars)]
+    if not found:
+        return Exemplars()
+    states = [moved_to(nodes.projection, g.exemplars.states[:], g.nodes.projection) for g, _ in found]
+    place = np.concatenate([g.exemplars.place + np.int32(start) for g, start in found])
+    count = np.array([len(g.exemplars) for g, _ in found])
+    bounds = np.average([g.exemplars.bounds for g, _ in found], axis=0, weights=count).astype(np.float32)
+    turn = np.concatenate([rank_within(g.text[g.exemplars.place]) for g, _ in found])
+    order = np.lexsort((np.repeat(np.arange(len(found)), count), turn))
+    kept = np.zeros(len(place), bool)
+    kept[order] = rank_within(text[place][order]) < ALIKE
+    rows = np.flatnonzero(kept)
+    rows = rows[np.lexsort((place[rows], text[place[rows]]))]
+    unit = found[0][0].exemplars.states.unit
+    return Exemplars(Coarse.of(np.concatenate(states)[rows], unit), place[rows].astype(np.int32), bounds)
 
 
 def _edge_counts(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -97,9 +97,10 @@ class Nodes:
         parts = [self.centroids[k : k + NODE_BLOCK] @ state for k in range(0, len(self.centroids), NODE_BLOCK)]
         return np.array([np.argmax(np.concatenate(parts) - self._half_norms)], dtype=np.int32)
 
-    def anchor(self, state: FloatArray) -> int:
-        """The node of one ``(H,)`` float32 teacher state: the walk is re-anchored here."""
-        return int(self.label(self.projection(state)[None])[0])
+    def anchor(self, state: FloatArray) -> tuple[int, FloatArray]:
+        """The node of one ``(H,)`` float32 teacher state, where the walk is re-anchored, and the reduced state."""
+        reduced = self.projection(state)
+        return int(self.label(reduced[None])[0]), reduced
 
 
 def nearest(states: FloatArray, centroids: FloatArray, halves: FloatArray | None = None) -> IntArray:

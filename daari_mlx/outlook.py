@@ -22,6 +22,7 @@ from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
 from daari_mlx.graph import Graph
 from daari_mlx.length import MAX_DRAFT
+from daari_mlx.nodes import FloatArray
 from daari_mlx.progress import bar
 from daari_mlx.source import NO_NODE
 from daari_mlx.sources import Sources
@@ -181,7 +182,14 @@ def _unpack(record: dict[str, Any]) -> tuple[Heard, ...]:
     )
 
 
-def listen(graph: Graph, tokens: list[int], start: int, anchors: Sequence[int], ends: Collection[int]) -> Heard:
+def listen(
+    graph: Graph,
+    tokens: list[int],
+    start: int,
+    anchors: Sequence[int],
+    states: Sequence[FloatArray | None],
+    ends: Collection[int],
+) -> Heard:
     """Let a graph propose a path at every place of an answer, each time from what was said up to there.
 
     Args:
@@ -190,14 +198,15 @@ def listen(graph: Graph, tokens: list[int], start: int, anchors: Sequence[int], 
         start: where the answer begins.
         anchors: for each of its tokens, the node of the state that the token before it was chosen from; ``NO_NODE``
             where no forward has shown one.
+        states: those states, reduced, ``(D,)`` float32 each; None where only the node is known.
         ends: tokens that end an answer: nothing is proposed behind them.
     """
     sources, promises = Sources(graph, graph.arbiter.names), []
-    for place, anchor in enumerate(anchors[:PLACES], start):
+    for place, (anchor, state) in enumerate(zip(anchors[:PLACES], states[:PLACES], strict=True), start):
         if anchor == NO_NODE:
             promises.append(Promise((), 0))
             continue
-        moment = sources.start(tokens, anchor, place)
+        moment = sources.start(tokens, anchor, place, state)
         found = graph.arbiter.propose(sources.all, moment, MAX_DRAFT, ends)
         right = count_accepted(found.tokens, tokens[place : place + MAX_DRAFT])
         promises.append(Promise(tuple(found.probabilities), right))
@@ -238,12 +247,14 @@ def _ends(corpus: Corpus) -> frozenset[int]:
     return frozenset(np.setdiff1d(corpus.tokens[~follows], corpus.tokens[follows & answers]).tolist())
 
 
-def _answers(corpus: Corpus) -> Iterable[tuple[list[int], int, list[int]]]:
-    """Tokens, start and anchors of each sequence that has an answer, for :func:`listen`."""
+def _answers(corpus: Corpus) -> Iterable[tuple[list[int], int, list[int], list[FloatArray | None]]]:
+    """Tokens, start, anchors and states of each sequence that has an answer, for :func:`listen`."""
     row = prompt = 0
     for rows, before, lead in zip(corpus.rows.tolist(), corpus.before_rows.tolist(), corpus.lead.tolist(), strict=True):
         tokens = corpus.before[prompt : prompt + before].tolist() + corpus.tokens[row : row + rows].tolist()
         anchors = [NO_NODE, *corpus.labels[row : row + rows].tolist()]
         if rows > lead:
-            yield tokens, before + lead, anchors[lead:-1]
+            known = list(corpus.states[row : min(row + rows, len(corpus.states))])
+            states = [None, *known, *[None] * (rows - len(known))]
+            yield tokens, before + lead, anchors[lead:-1], states[lead:-1]
         row, prompt = row + rows, prompt + before

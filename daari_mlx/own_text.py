@@ -47,7 +47,8 @@ def promised_on(graph: Graph, streams: Streams) -> Outlook:
 
 
 def _heard(graph: Graph, stream: Stream, ends: Sequence[int]) -> Heard:
-    anchors = [graph.nodes.anchor(state) for state in stream.states[graph.layer][:-1]]
+    found = [graph.nodes.anchor(state) for state in stream.states[graph.layer][:-1]]
+    anchors, states = [node for node, _ in found], [state for _, state in found]
     if stream.start == 1:
         anchors[0] = NO_NODE  # no forward has shown the state of the only token of a prompt
-    return listen(graph, stream.tokens, stream.start, anchors, ends)
+    return listen(graph, stream.tokens, stream.start, anchors, states, ends)

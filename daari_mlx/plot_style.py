@@ -54,7 +54,14 @@ LIGHT = Palette(
     grid="#dfe3e7",
     bad="#c0262d",
     colours=("#2a6f97", "#c8553d", "#588157", "#7b5ea7", "#b08900", "#1b8a8f"),
-    sources={"teacher": "#b9c0c7", "copy": "#588157", "edge": "#2a6f97", "path": "#a0529c", "session": "#d08c2e"},
+    sources={
+        "teacher": "#b9c0c7",
+        "copy": "#588157",
+        "edge": "#2a6f97",
+        "path": "#a0529c",
+        "near": "#1b8a8f",
+        "session": "#d08c2e",
+    },
     on_source="#ffffff",
 )
 DARK = Palette(
@@ -64,7 +71,14 @@ DARK = Palette(
     grid="#2a313a",
     bad="#ff6b6b",
     colours=("#5ab0e0", "#f0876b", "#8cc287", "#b79cf0", "#e3bd4d", "#4fd0d6"),
-    sources={"teacher": "#5b646e", "copy": "#7ab575", "edge": "#4a9fd0", "path": "#cf82ca", "session": "#e0a34a"},
+    sources={
+        "teacher": "#5b646e",
+        "copy": "#7ab575",
+        "edge": "#4a9fd0",
+        "path": "#cf82ca",
+        "near": "#4fd0d6",
+        "session": "#e0a34a",
+    },
     on_source="#0d1117",
 )
 

@@ -11,7 +11,9 @@ RESET = "\033[0m"
 UNDERLINE = "\033[4m"  # where colours are not wanted
 # Of the 256 colours, middle ones that stand out from a dark and from a light ground alike (4 : 1 and more).
 OTHER = 244
-COLOURS = {"copy": 28, "edge": 27, "path": 164, "session": 130, "suffix": 30, "prompt": 28, "model": 27}
+COLOURS = {
+    "copy": 28, "edge": 27, "path": 164, "near": 30, "session": 130, "suffix": 30, "prompt": 28, "model": 27,
+}  # fmt: skip
 
 
 def is_dumb() -> bool:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from math import prod
 from typing import Protocol
 
-from daari_mlx.cells import COUNTS, HABITS, LENGTHS, SHARES
+from daari_mlx.cells import COUNTS, DISTANCES, HABITS, LENGTHS, SHARES
+from daari_mlx.nodes import FloatArray
 
-NAMES = ("path", "edge", "copy", "session")
+NAMES = ("path", "edge", "near", "copy", "session")
 SHAPES: dict[str, tuple[int, ...]] = {  # how the cells of each are made up, the most telling bucket first
     "path": (SHARES, COUNTS),
     "edge": (SHARES, COUNTS),
+    "near": (SHARES, DISTANCES),
     "copy": (HABITS, LENGTHS),
     "session": (LENGTHS,),
 }
@@ -36,12 +38,13 @@ class Moment:
         last: the token chosen there.
         node: the node where the walk stands, ``NO_NODE`` where it is lost.
         said: what was said so far as code points: as much of it as sources look back on, the draft included.
+        state: the teacher's true state, reduced, ``(D,)`` float32; None where only its node is known.
     """
 
-    __slots__ = ("anchor", "last", "node", "said")
+    __slots__ = ("anchor", "last", "node", "said", "state")
 
-    def __init__(self, anchor: int, last: int, said: str) -> None:
-        self.anchor, self.last, self.said = anchor, last, said
+    def __init__(self, anchor: int, last: int, said: str, state: FloatArray | None = None) -> None:
+        self.anchor, self.last, self.said, self.state = anchor, last, said, state
         self.node = NO_NODE
 
 

@@ -1,15 +1,15 @@
-"""Stage 6, the sources of a draft: walk, anchored paths, this text, earlier texts.
+"""Stage 6, the sources of a draft: walk, anchored paths, nearest states, this text, earlier texts.
 
-All of it is look-ups in lists and strings.
+All of it is look-ups in lists and strings, but for finding the nearest states, once a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daari_mlx.cells import LENGTH_OF, LENGTHS
+from daari_mlx.cells import DISTANCES, LENGTH_OF, LENGTHS, SHARES
 from daari_mlx.graph import Graph
-from daari_mlx.nodes import IntArray
+from daari_mlx.nodes import FloatArray, IntArray
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.recall import Recall
 from daari_mlx.source import LOOK_BACK, NAMES, NO_NODE, SILENT, Moment, Source
@@ -80,6 +80,56 @@ class Path:
             self.token, self.cell = self._tokens[self._place + 1 + step], self._kinds[step]
 
 
+class Near:
+    """What the teacher went on to say from the states nearest to its own, of those that chose the same token."""
+
+    name = "near"
+
+    def __init__(self, graph: Graph) -> None:
+        self._kept, self._find, self._text = graph.exemplars, graph.exemplars_of, graph.text.data
+        self.token, self.cell = SILENT, 0
+        self._places: list[int] = []  # of what comes next, by each that went along so far
+        self._weights: list[float] = []
+        self._united, self._distance = False, 0
+
+    def start(self, moment: Moment) -> None:
+        span = self._find.get(moment.last)
+        if span is None or moment.state is None:
+            self.token, self._places = SILENT, []
+            return
+        places, self._weights, self._distance = self._kept.nearest(*span, moment.state)
+        self._places = [place + 1 for place in places]
+        self._look()
+
+    def push(self, token: int, moment: Moment) -> None:
+        if token == self.token and self._united:
+            self._places = [place + 1 for place in self._places]
+        else:
+            text = self._text
+            along = [k for k, place in enumerate(self._places) if text[place] == token]
+            self._places = [self._places[k] + 1 for k in along]
+            self._weights = [self._weights[k] for k in along]
+        self._look()
+
+    def _look(self) -> None:
+        """What most of them say next, by weight."""
+        text, places = self._text, self._places
+        if not places:
+            self.token = SILENT
+            return
+        said = [text[place] for place in places]
+        self._united = said.count(said[0]) == len(said)
+        if self._united:
+            self.token, share = said[0], 1.0
+        else:
+            mass: dict[int, float] = {}
+            for token, weight in zip(said, self._weights, strict=True):
+                mass[token] = mass.get(token, 0.0) + weight
+            self.token = max(mass, key=mass.__getitem__)
+            share = mass[self.token] / sum(self._weights)
+        self.cell = int(share * (SHARES - 1) + 1e-6) * DISTANCES + self._distance
+
+
 class Copy:
     """What followed the longest ending of this text in some text at hand: this prompt and answer, or earlier ones."""
 
@@ -122,6 +172,7 @@ class Sources:
         made: dict[str, Source] = {
             "path": Path(graph.paths, graph.text, graph.vocab_size),
             "edge": Edge(graph),
+            "near": Near(graph),
             "copy": self._own,
             "session": self._earlier,
         }
@@ -129,13 +180,16 @@ class Sources:
         self._tokens: list[int] = []
         self._read = 0
 
-    def start(self, tokens: list[int], anchor: int, until: int | None = None) -> Moment:
+    def start(
+        self, tokens: list[int], anchor: int, until: int | None = None, state: FloatArray | None = None
+    ) -> Moment:
         """Look up the first token of a draft.
 
         Args:
             tokens: prompt and answer so far. Another list, or one that was longer before, is another text.
             anchor: the node of the state from which the last of them was chosen.
             until: how many of the tokens have been said; None for all.
+            state: that state, reduced, ``(D,)`` float32; None where it is not known.
         """
         said = len(tokens) if until is None else until
         if tokens is not self._tokens or said < self._read:
@@ -143,7 +197,7 @@ class Sources:
         own = self._own.recall
         own.extend(as_text(tokens[self._read : said]))
         self._read = said
-        moment = Moment(anchor, tokens[said - 1], own.text[-LOOK_BACK:])
+        moment = Moment(anchor, tokens[said - 1], own.text[-LOOK_BACK:], state)
         for source in self.all:
             source.start(moment)
         return moment

@@ -18,7 +18,7 @@ from daari_mlx.budget import MAX_BYTES, few_prompts
 from daari_mlx.build import count_graph
 from daari_mlx.calibrate import calibrate
 from daari_mlx.cluster import MAX_NODES, STATES_PER_NODE, cluster_states, fit_sample, label_all
-from daari_mlx.compiler import Compiled, label_states, labelled, peak_mb, sample_states, summary
+from daari_mlx.compiler import Compiled, first_states, label_states, labelled, peak_mb, sample_states, summary
 from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
 from daari_mlx.extract import extraction_record
@@ -56,7 +56,7 @@ def update_graph(graph: Graph, workdir: Workdir, *, seed: int = 0, max_bytes: in
         raise DaariError(f"The workdir {workdir.path} has no states: give more text.")
     wanted = min(states, fit_sample(MAX_NODES))
     nodes = grow(graph.nodes, sample_states(workdir, states, wanted, seed), states, seed)
-    corpus = labelled(shards, label_states(workdir, nodes, states, seed))
+    corpus = labelled(shards, label_states(workdir, nodes, states, seed), first_states(workdir))
     prompts = np.concatenate([s.prompts for s in shards])
     made = add_corpus(graph, nodes, corpus, seed=seed, max_bytes=limit)
     made = replace(made, prompts=few_prompts(np.concatenate([graph.prompts, prompts]), limit))

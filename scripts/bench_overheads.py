@@ -77,7 +77,7 @@ def measure(nodes: int, width: int, repeats: int = REPEATS) -> Iterator[dict[str
         return len(graph.follow(starts[index], MAX_DRAFT)[0])
 
     def re_anchor(index: int) -> int:
-        graph.step(graph.nodes.anchor(states[index % len(states)]), tokens[index % len(tokens)])
+        graph.step(graph.nodes.anchor(states[index % len(states)])[0], tokens[index % len(tokens)])
         return 1
 
     timed: dict[str, Callable[[int], int]] = {"walk": walk, "re-anchor": re_anchor}
@@ -118,7 +118,7 @@ def measure_drafter(graph: Graph, streams: Streams, repeats: int) -> Iterator[di
         return 1
 
     def start(index: int) -> int:
-        sources.start(said, anchors[index])
+        sources.start(said, anchors[index][0], state=anchors[index][1])
         return 1
 
     def draft(index: int) -> int:
@@ -135,7 +135,9 @@ def measure_drafter(graph: Graph, streams: Streams, repeats: int) -> Iterator[di
             for index, (tokens, _) in enumerate(places):
                 said = list(tokens)
                 sources.open(said)
-                moments = {index: sources.start(said, anchors[index])}  # what was said is read before time counts
+                moments = {
+                    index: sources.start(said, anchors[index][0], state=anchors[index][1])
+                }  # what was said is read before time counts
                 if swept is not None:
                     swept += 1.0
                 begun = perf_counter_ns()

@@ -26,7 +26,8 @@ class Hindsight:
     def draft(self, context: Any, limit: int, pending: int = 0) -> Draft:
         """See :meth:`daari_mlx.draft.Drafter.draft`."""
         ahead = self._stream.tokens[len(context.tokens) :][: min(limit, MAX_DRAFT)]
-        moment = self._sources.start(context.tokens, self._graph.nodes.anchor(context.state))
+        anchor, reduced = self._graph.nodes.anchor(context.state)
+        moment = self._sources.start(context.tokens, anchor, state=reduced)
         if self._any:
             right = 0
             while right < len(ahead) and any(source.token == ahead[right] for source in self._sources.all):

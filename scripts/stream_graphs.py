@@ -16,6 +16,7 @@ from daari_mlx.build import Built, build, count_graph
 from daari_mlx.calibrate import fit, gather
 from daari_mlx.cluster import auto_nodes, cluster_states
 from daari_mlx.corpus import Corpus
+from daari_mlx.exemplars import Coarse
 from daari_mlx.graph import Graph
 from daari_mlx.nodes import Nodes, fit_projection
 from daari_mlx.source import NAMES
@@ -68,7 +69,7 @@ class Made:
         count = max(8, round(auto_nodes(len(reduced)) * self.scale))
         nodes = Nodes(projection, cluster_states(reduced, min(count, len(reduced)), self.seed))
         vocabulary = self.vocab_size or max(max(s.tokens) for s in self.streams) + 1
-        return nodes, corpus_of(self.streams, nodes.label(reduced)), vocabulary
+        return nodes, corpus_of(self.streams, nodes.label(reduced), reduced), vocabulary
 
     @cached_property
     def _counted(self):  # type: ignore[no-untyped-def]
@@ -83,7 +84,7 @@ class Made:
         return count_tables(corpus), *found
 
 
-def corpus_of(streams: Sequence[Stream], labels: np.ndarray) -> Corpus:
+def corpus_of(streams: Sequence[Stream], labels: np.ndarray, reduced: np.ndarray) -> Corpus:
     """The labelled corpus of some streams: each answer behind its prompt's last token."""
     return Corpus(
         labels,
@@ -92,6 +93,7 @@ def corpus_of(streams: Sequence[Stream], labels: np.ndarray) -> Corpus:
         np.ones(len(streams), np.int64),
         np.concatenate([np.array(s.tokens[: s.start - 1], np.int32) for s in streams]),
         np.array([s.start - 1 for s in streams], np.int64),
+        Coarse.of(reduced),
     )
 
 
@@ -112,6 +114,7 @@ class Loudest(Arbiter):
 def bytes_for(graph: Graph, share: float) -> int:
     """The ``max_bytes`` that leave so much of what grows with the corpus: steps, text and paths."""
     growing = (graph.step_key, graph.step_node, graph.text, graph.paths.key, graph.paths.place, graph.paths.kinds)
+    growing = (*growing, graph.exemplars.states.values, graph.exemplars.place)
     grown = sum(array.nbytes for array in growing)
     return OVERHEAD + graph_bytes(graph) - round((1 - share) * grown)
 

@@ -13,6 +13,7 @@ from daari_mlx.curves import Curve
 from daari_mlx.draft import Context
 from daari_mlx.graph import Graph
 from daari_mlx.limits import Options
+from daari_mlx.nodes import FloatArray
 from daari_mlx.sources import Sources
 from daari_mlx.streams import Stream, Streams
 
@@ -80,7 +81,9 @@ class Branching:
         self.graph, self.branches, self.ends = graph, branches, frozenset(ends)
         self.sources = Sources(graph, graph.arbiter.names)
 
-    def tree(self, tokens: list[int], anchor: int, limit: int) -> list[tuple[float, tuple[int, ...]]]:
+    def tree(
+        self, tokens: list[int], anchor: tuple[int, FloatArray], limit: int
+    ) -> list[tuple[float, tuple[int, ...]]]:
         """Nodes as (chance that the path up to it is right, the tokens of that path), likeliest first."""
         main = self._follow(tokens, anchor, [], limit)
         nodes, reached, ways = [], 1.0, []
@@ -101,9 +104,9 @@ class Branching:
         return sorted(nodes, key=lambda node: -node[0])  # stable: no node comes before its parent
 
     def _follow(
-        self, tokens: list[int], anchor: int, prefix: list[int], limit: int, reached: float = 1.0
+        self, tokens: list[int], anchor: tuple[int, FloatArray], prefix: list[int], limit: int, reached: float = 1.0
     ) -> list[Step]:
-        moment = self.sources.start(tokens, anchor)
+        moment = self.sources.start(tokens, anchor[0], state=anchor[1])
         for token in prefix:
             self.sources.push(token, moment)
         arbiter, steps = self.graph.arbiter, []
@@ -132,11 +135,11 @@ def replay_branching(streams: Streams, graph: Graph, curve: Curve, branches: int
     totals, options = Totals(), Options(max_tokens=streams.max_tokens, context_length=streams.context_length)
     for stream in streams.items:
         drafter = Branching(graph, branches, streams.ends)
-        labels = graph.nodes.label(graph.nodes.projection(stream.states[graph.layer])).tolist()
+        anchors = [graph.nodes.anchor(state) for state in stream.states[graph.layer]]
         tokens, answer, emitted = stream.prompt, stream.answer, 0
         while emitted < len(answer):
             limit = min(options.draft_limit(emitted, stream.start + emitted - 1), curve.most)
-            nodes = drafter.tree(tokens, labels[emitted], limit) if limit else []
+            nodes = drafter.tree(tokens, anchors[emitted], limit) if limit else []
             size = _best_size([chance for chance, _ in nodes], curve)
             drafted = {path for _, path in nodes[:size]}
             right = 0

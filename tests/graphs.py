@@ -18,6 +18,7 @@ from mlx_lm.models.cache import KVCache
 from daari_mlx.build import build_graph
 from daari_mlx.corpus import Corpus
 from daari_mlx.draft import Context, GraphDrafter
+from daari_mlx.exemplars import Coarse, no_states
 from daari_mlx.graph import NO_NODE, Graph
 from daari_mlx.length import Cost
 from daari_mlx.nodes import Nodes, Projection
@@ -112,9 +113,10 @@ class Said:
     lead: int = 1
 
 
-def corpus_of(sequences: list[Said]) -> Corpus:
-    """The labelled corpus of some sequences."""
+def corpus_of(sequences: list[Said], states: Coarse | None = None) -> Corpus:
+    """The labelled corpus of some sequences; ``states`` of their rows, None for none known."""
     return Corpus(
+        states=no_states() if states is None else states,
         labels=np.array([n for s in sequences for n in s.labels], np.int32),
         tokens=np.array([t for s in sequences for t in s.tokens], np.int32),
         rows=np.array([len(s.tokens) for s in sequences], np.int64),
@@ -147,9 +149,17 @@ def full_nodes() -> Nodes:
     return Nodes(projection, projection(FULL_STATES))
 
 
+def full_corpus(sequences: list[Said], seed: int = 0) -> Corpus:
+    """Their corpus, with states somewhere around their nodes."""
+    labels = [label for said in sequences for label in said.labels]
+    around = full_nodes().centroids[labels]
+    blur = np.random.default_rng(seed).normal(size=around.shape).astype(np.float32)
+    return corpus_of(sequences, Coarse.of(around + np.float32(0.1) * blur))
+
+
 @cache
 def _full_graph(seed: int) -> Graph:
-    corpus = corpus_of(full_sequences(seed=seed))
+    corpus = full_corpus(full_sequences(seed=seed), seed)
     return build_graph(full_nodes(), corpus, layer="final", vocab_size=FULL_VOCABULARY)
 
 

@@ -12,8 +12,8 @@ from graphs import (
     FULL_STATES,
     FULL_VOCABULARY,
     Said,
-    corpus_of,
     draft_everywhere,
+    full_corpus,
     full_graph,
     full_nodes,
     full_sequences,
@@ -36,7 +36,7 @@ from daari_mlx.text import BREAK, MAX_TOKEN
 
 
 def built(sequences: list[Said], **options: Any) -> Graph:
-    return build_graph(full_nodes(), corpus_of(sequences), layer="final", vocab_size=FULL_VOCABULARY, **options)
+    return build_graph(full_nodes(), full_corpus(sequences), layer="final", vocab_size=FULL_VOCABULARY, **options)
 
 
 def test_the_same_corpus_gives_the_same_bytes() -> None:

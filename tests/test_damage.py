@@ -40,7 +40,7 @@ def load_or_refuse(folder: Path) -> Graph | None:
         assert str(error)
         return None
     state = np.ones(graph.hidden_size, np.float32)
-    assert 0 <= graph.nodes.anchor(state) < graph.size
+    assert 0 <= graph.nodes.anchor(state)[0] < graph.size
     for node in range(graph.size):
         graph.follow(node, 5)
         graph.step(node, 7)

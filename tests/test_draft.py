@@ -31,7 +31,7 @@ def anchored(graph: Graph, node: int) -> Graph:
     """The graph with ``STATE`` lying exactly on a node."""
     graph.nodes.centroids[node] = graph.nodes.projection(STATE)
     graph.nodes.centroids[np.arange(graph.size) != node] += 100
-    assert graph.nodes.anchor(STATE) == node
+    assert graph.nodes.anchor(STATE)[0] == node
     return graph
 
 
@@ -237,7 +237,7 @@ def test_a_draft_is_the_walk_after_the_chosen_tokens_step(seed: int, limit: int,
     graph = random_graph(seed, count=15, vocabulary=30)
     drafter = GraphDrafter(graph, num_draft_tokens=12)
     draft = drafter.draft(Context([1, token], STATE), limit)
-    anchor = graph.nodes.anchor(STATE)
+    anchor = graph.nodes.anchor(STATE)[0]
     assert draft.anchor == anchor
     tokens, nodes = naive_walk(graph, graph.step(anchor, token), min(limit, 12))
     assert draft.tokens == tokens and draft.sources == ["edge"] * len(tokens)

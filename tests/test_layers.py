@@ -121,13 +121,14 @@ def test_every_answer_token_has_the_node_that_its_last_but_one_chose(start: int)
     sequences = [Sequence(list(range(50, 58)), start, 0, ""), Sequence(list(range(60, 70)), 4, 1, "")]
     positions = [p for s in sequences for p in kept(s)]
     labels = np.arange(len(positions), dtype=np.int32)
-    for sequence, anchors in _anchored(sequences, labels):
-        assert len(anchors) == len(sequence.tokens) - sequence.answer_start
-        for place, anchor in enumerate(anchors, sequence.answer_start):
+    reduced = labels[:, None].astype(np.float32)
+    for sequence, anchors, states in _anchored(sequences, labels, reduced):
+        assert len(anchors) == len(states) == len(sequence.tokens) - sequence.answer_start
+        for place, (anchor, state) in enumerate(zip(anchors, states, strict=True), sequence.answer_start):
             if place < 2:
-                assert anchor == NO_NODE
+                assert anchor == NO_NODE and state is None
             else:
-                assert positions[anchor] == place - 2
+                assert positions[anchor] == place - 2 and state is not None and state[0] == anchor
 
 
 def test_a_gain_is_told_with_its_error() -> None:

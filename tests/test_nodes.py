@@ -44,7 +44,7 @@ def test_one_state_and_a_batch_get_the_same_label(seed: int, count: int) -> None
     clear = nearest[:, 1] - nearest[:, 0] > 1e-4
     assert clear.any()
     for state, label in zip(states[clear], labels[clear], strict=True):
-        assert nodes.anchor(state) == label
+        assert nodes.anchor(state)[0] == label
 
 
 def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_degenerate_states_stay_finite(name: str) -> None:
     assert np.isfinite(projection.basis).all() and np.isfinite(reduced).all()
     nodes = Nodes(projection, reduced[:1])
     assert nodes.label(reduced).tolist() == [0] * len(states)
-    assert nodes.anchor(states[0]) == 0
+    assert nodes.anchor(states[0])[0] == 0
 
 
 def test_equal_centroids_give_the_first() -> None:
@@ -130,7 +130,7 @@ def test_anchor_is_label(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = random_nodes(5)
     seen = []
     monkeypatch.setattr(Nodes, "label", lambda self, reduced: seen.append(reduced.shape) or np.array([3], np.int32))
-    assert nodes.anchor(states_of(0, 1)[0]) == 3
+    assert nodes.anchor(states_of(0, 1)[0])[0] == 3
     assert seen == [(1, WIDTH)]
 
 
@@ -156,7 +156,7 @@ def test_labels_while_decoding_are_those_of_compilation(compiled) -> None:
     class Watching:
         def draft(self, context: Context, limit: int, pending: int) -> Draft:
             if context.state is not None:
-                anchors[tuple(context.tokens[:-1])] = nodes.anchor(context.state)
+                anchors[tuple(context.tokens[:-1])] = nodes.anchor(context.state)[0]
             return Draft()
 
     model = compiled.teacher.model

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import FULL_NODES, FULL_VOCABULARY, Said, corpus_of, full_graph, full_nodes, full_sequences, naive_kind
+from graphs import FULL_NODES, FULL_VOCABULARY, Said, full_corpus, full_graph, full_nodes, full_sequences, naive_kind
 from hypothesis import given
 from hypothesis import strategies as st
 from test_paths import naive_paths
@@ -220,13 +220,13 @@ def test_any_id_can_be_drafted_and_copied(offset: int) -> None:
 
     def graph_at(start: int) -> Graph:
         moved = [Said([t + start for t in s.before], [t + start for t in s.tokens], s.labels) for s in SAID[:25]]
-        return build_graph(full_nodes(), corpus_of(moved), layer="final", vocab_size=start + FULL_VOCABULARY)
+        return build_graph(full_nodes(), full_corpus(moved), layer="final", vocab_size=start + FULL_VOCABULARY)
 
     def drafted(start: int) -> list[list[int]]:
         sources, found = Sources(graph_at(start)), []
         for said in SAID[25:35]:
             tokens = [t + start for t in (*said.before, *said.tokens[:4])]
-            moment = sources.start(tokens, said.labels[3])
+            moment = sources.start(tokens, said.labels[3], state=full_nodes().centroids[said.labels[3]])
             for token in said.tokens[4:]:
                 found.append([s.token if s.token == SILENT else s.token - start for s in sources.all])
                 sources.push(token + start, moment)
