@@ -196,8 +196,8 @@ class Graph:
         """The same for single states."""
         values, unit = self.exemplars.states.values, self.exemplars.states.unit
         place, bounds = self.exemplars.place, self.exemplars.bounds
-        width = self.nodes.centroids.shape[1] if len(place) else 0
         require(place.ndim == 1, "an array has other dimensions")
+        width = self.nodes.centroids.shape[1] if len(place) else 0
         expect("exemplars.states", values, np.int8, (len(place), width) if len(place) else values.shape)
         require(values.ndim == 2 and len(values) == len(place), "it has not one state for each exemplar")
         expect("exemplars.unit", unit, np.float32, (values.shape[1],))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from graphs import (
     FULL_NODES,
     FULL_STATES,
     FULL_VOCABULARY,
+    WIDTH,
     Said,
     draft_everywhere,
     full_corpus,
@@ -29,6 +31,7 @@ from daari_mlx.calibrate import MIN_SEQUENCES
 from daari_mlx.cells import HABITS, KINDS, STEPS
 from daari_mlx.draft import Context, GraphDrafter
 from daari_mlx.errors import DaariError
+from daari_mlx.exemplars import QUANTILES, Coarse, Exemplars
 from daari_mlx.graph import Graph
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.source import NAMES, cells
@@ -136,6 +139,12 @@ def changed(part: str, name: str, index: Any, value: Any) -> Graph:
     return damaged(part, **{name: array})
 
 
+def with_states(change: Callable[[Any], Any], name: str = "values") -> Graph:
+    """With other numbers, or steps that they are worth, of the exemplars' states."""
+    states = full_graph().exemplars.states
+    return damaged("exemplars", states=replace(states, **{name: change(getattr(states, name).copy())}))
+
+
 def with_text(index: int, token: int) -> Graph:
     text = full_graph().text.copy()
     text[index] = token
@@ -148,12 +157,16 @@ def with_odds(source: int, values: Any) -> Graph:
     return damaged("arbiter", odds=tuple(odds))
 
 
-def with_value(value: float) -> Any:
+def with_value(value: float, index: Any = (3, 2)) -> Any:
     def change(odds: np.ndarray) -> np.ndarray:
-        odds[3, 2] = value
+        odds[index] = value
         return odds
 
     return change
+
+
+def narrow(states: Coarse) -> Coarse:
+    return Coarse(states.values[:, :-1], states.unit[:-1])
 
 
 LONG = int(np.flatnonzero(full_graph().paths.kinds[:, 0] != END)[0])
@@ -178,6 +191,35 @@ DAMAGES = {
     "path of no node": lambda: changed("paths", "key", -1, FULL_NODES * FULL_VOCABULARY),
     "fewer places": lambda: damaged("paths", place=full_graph().paths.place[:-1]),
     "shorter paths": lambda: damaged("paths", kinds=full_graph().paths.kinds[:, :-1]),
+    "states of another type": lambda: with_states(lambda values: values.astype(np.int16)),
+    "states of no width": lambda: with_states(lambda values: values[:, 0]),
+    "narrower states": lambda: with_states(lambda values: values[:, :-1]),
+    "wider states": lambda: with_states(lambda values: np.repeat(values, 2, axis=1)),
+    "states and steps narrower than nodes": lambda: damaged("exemplars", states=narrow(full_graph().exemplars.states)),
+    "fewer states": lambda: with_states(lambda values: values[:-1]),
+    "no states": lambda: with_states(lambda values: values[:0]),
+    "unit zero": lambda: with_states(with_value(0.0, 1), "unit"),
+    "unit negative": lambda: with_states(with_value(-1.0, 1), "unit"),
+    "unit NaN": lambda: with_states(with_value(np.nan, 1), "unit"),
+    "unit infinite": lambda: with_states(with_value(np.inf, 1), "unit"),
+    "unit so large that squares overflow": lambda: with_states(with_value(1e30, 1), "unit"),
+    "unit too long": lambda: with_states(lambda unit: np.append(unit, unit[:1]), "unit"),
+    "unit too short": lambda: with_states(lambda unit: unit[:-1], "unit"),
+    "unit of another type": lambda: with_states(lambda unit: unit.astype(np.float64), "unit"),
+    "exemplar before the text": lambda: changed("exemplars", "place", 0, -1),
+    "exemplar beyond the text": lambda: changed("exemplars", "place", -1, SIZE),
+    "exemplar between sequences": lambda: changed("exemplars", "place", 0, SIZE - 1),
+    "exemplars by no token": lambda: damaged("exemplars", place=full_graph().exemplars.place[::-1].copy()),
+    "fewer exemplars": lambda: damaged("exemplars", place=full_graph().exemplars.place[:-1]),
+    "exemplars of another type": lambda: damaged("exemplars", place=full_graph().exemplars.place.astype(np.int64)),
+    "exemplars in a column": lambda: damaged("exemplars", place=full_graph().exemplars.place[:, None]),
+    "exemplars that are none": lambda: damaged("exemplars", place=np.array(5, np.int32)),
+    "bounds that fall": lambda: changed("exemplars", "bounds", 0, 1e5),
+    "bound NaN": lambda: changed("exemplars", "bounds", 2, np.nan),
+    "bound infinite": lambda: changed("exemplars", "bounds", -1, np.inf),
+    "bound negative": lambda: changed("exemplars", "bounds", 0, -1e-3),
+    "fewer bounds": lambda: damaged("exemplars", bounds=full_graph().exemplars.bounds[:-1]),
+    "bounds of another type": lambda: damaged("exemplars", bounds=full_graph().exemplars.bounds.astype(np.float64)),
     "odds NaN": lambda: with_odds(0, with_value(float("nan"))),
     "odds infinite": lambda: with_odds(2, with_value(float("inf"))),
     "odds so large that sums overflow": lambda: with_odds(1, with_value(1e38)),
@@ -206,7 +248,9 @@ def test_each_damage_is_refused(damage: str) -> None:
         DAMAGES[damage]().check()
 
 
-TABLES = [name for name in DTYPES if name.split(".")[0] in ("text", "paths", "arbiter") or name == "nodes.habits"]
+TABLES = [
+    name for name in DTYPES if name.split(".")[0] in ("text", "paths", "exemplars", "arbiter") or name == "nodes.habits"
+]
 
 
 def config_of(graph: Graph, sources: Any = NAMES) -> dict[str, Any]:
@@ -270,6 +314,14 @@ def any_graphs(draw: st.DrawFn) -> Graph:
     names = tuple(draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True)))
     scale = draw(st.sampled_from([0.0, 1.0, 9e5]))
     edges = random.integers(0, 4, size=nodes)
+    stand = np.flatnonzero(tokens != BREAK)
+    stand = random.choice(stand, size=int(random.integers(0, 40))) if len(stand) else stand
+    stand = stand[np.argsort(tokens[stand], kind="stable")].astype(np.int32)
+    states = Coarse(
+        random.integers(-128, 128, size=(len(stand), WIDTH)).astype(np.int8),
+        random.choice([1e-9, 1e-2, 1.0, 9e5], size=WIDTH).astype(np.float32),
+    )
+    bounds = np.sort(random.choice([0, 1e-9, 1, 10, 9e5], size=len(QUANTILES))).astype(np.float32)
     return Graph(
         nodes=random_nodes(nodes, seed=3),
         layer="final",
@@ -283,6 +335,7 @@ def any_graphs(draw: st.DrawFn) -> Graph:
         habits=random.integers(0, HABITS, size=nodes).astype(np.uint8),
         text=tokens,
         paths=Paths(keys[:kept], place[:kept], steps[:kept]),
+        exemplars=Exemplars(states, stand, bounds),
         arbiter=Arbiter(
             names,
             tuple((random.uniform(-1, 1, size=(cells(n), STEPS)) * scale).astype(np.float32) for n in names),
