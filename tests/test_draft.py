@@ -321,18 +321,21 @@ def test_a_draft_does_not_share_its_lists() -> None:
 
 
 @pytest.mark.parametrize("drafted", [1, 4, 20])
-def test_a_draft_of_all_sources_takes_two_products(drafted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_of_all_sources_takes_three_products(drafted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of re-anchoring and the distances to single states, once a round."""
     graph = own_copy(full_graph())
     drafter, nodes, found = GraphDrafter(graph, num_draft_tokens=drafted), graph.nodes, []
+    near = graph.exemplars.states
     tokens, node = full_texts(6)[2]
     drafter.draft(Context([1, 2, 3], FULL_STATES[0]), 20)
 
     def run(kind: type[np.ndarray]) -> None:
-        for holder, name in ((nodes.projection, "basis"), (nodes.projection, "mean"), (nodes, "centroids")):
+        held = ((nodes.projection, "basis"), (nodes.projection, "mean"), (nodes, "centroids"), (near, "values"))
+        for holder, name in held:
             object.__setattr__(holder, name, getattr(holder, name).view(kind))
         found.append(drafter.draft(Context(tokens, FULL_STATES[node]), limit=100))
 
-    assert count_products(monkeypatch, run) == (2, 0)
+    assert count_products(monkeypatch, run) == (3, 0)
     assert found[0].anchor == node and len(found[0].tokens) >= min(drafted, 2)
 
 
