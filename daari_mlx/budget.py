@@ -140,7 +140,7 @@ def keep_exemplars(text: IntArray, exemplars: Exemplars, budget: int) -> tuple[I
     """
     count, width = len(exemplars), exemplars.states.values.shape[1] + PLACE_BYTES
     while count:
-        chosen = exemplars.only(np.linspace(0, len(exemplars) - 1, count).astype(np.int64))
+        chosen = exemplars.evenly(count)
         used, place = np.zeros(len(text), bool), chosen.place.astype(np.int64)
         for _ in range(REACH + 1):
             used[place] = True
@@ -151,7 +151,7 @@ def keep_exemplars(text: IntArray, exemplars: Exemplars, budget: int) -> tuple[I
         if taken <= budget:
             return words, Exemplars(chosen.states, moved[chosen.place].astype(np.int32), chosen.bounds)
         count = int(count * min(0.95, budget / taken))
-    return np.zeros(0, np.int32), exemplars.only(np.zeros(0, np.int64))
+    return np.zeros(0, np.int32), exemplars.evenly(0)
 
 
 def _cut(text: IntArray, used: NDArray[np.bool_]) -> tuple[IntArray, NDArray[np.int64]]:

@@ -103,17 +103,26 @@ class Exemplars:
         return found
 
     def nearest(self, first: int, last: int, state: FloatArray) -> tuple[list[int], list[float], int]:
-        """The ``NEAREST`` of ``[first, last)``, of which there is one: places, weights, and a bucket of distance."""
+        """The ``NEAREST`` of ``[first, last)``, of which there is one: places, weights, and a bucket of distance.
+
+        Of a state that is no number all are equally far.
+        """
         found = self.distances(first, last, state)
         chosen = np.argpartition(found, NEAREST)[:NEAREST] if len(found) > NEAREST else np.arange(len(found))
         near = found[chosen]
         least = near.min()
-        weights = np.maximum(np.exp((least - near) / np.float32(self.width)), LEAST)
+        weights = np.fmax(np.exp((least - near) / np.float32(self.width)), LEAST)
         return self.place[first + chosen].tolist(), weights.tolist(), int(np.searchsorted(self.bounds, least))
 
     def only(self, rows: NDArray[np.int64]) -> Exemplars:
         """Some of them, rising."""
         return Exemplars(self.states.take(rows), self.place[rows], self.bounds)
+
+    def evenly(self, most: int) -> Exemplars:
+        """All of them, or ``most`` that lie evenly among them."""
+        if len(self) <= most:
+            return self
+        return self.only(np.linspace(0, len(self) - 1, most).astype(np.int64))
 
 
 def spans(tokens: IntArray) -> dict[int, tuple[int, int]]:

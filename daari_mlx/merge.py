@@ -16,6 +16,7 @@ from daari_mlx.arbiter import Arbiter
 from daari_mlx.budget import (
     EXEMPLARS_SHARE,
     MAX_BYTES,
+    PLACE_BYTES,
     STEP_BYTES,
     STEPS_SHARE,
     few_prompts,
@@ -149,8 +150,9 @@ def _said(nodes: Nodes, parts: Sequence[Part], vocab_size: int, budget: int) -> 
     """The text of all parts with their paths and exemplars, as ``budget`` bytes hold them."""
     text, paths, weight = _paths(parts, vocab_size)
     exemplars, reserve = _exemplars(nodes, parts, text), int(budget * EXEMPLARS_SHARE)
-    if said_bytes(text, paths) + exemplars.nbytes <= budget:
-        return text, paths, exemplars
+    spare = budget - said_bytes(text, paths)
+    if spare >= min(exemplars.nbytes, reserve):
+        return text, paths, exemplars.evenly(spare // (exemplars.states.values.shape[1] + PLACE_BYTES))
     own, exemplars = keep_exemplars(text, exemplars, reserve)
     words, paths = keep_paths(text, paths, weight, budget - reserve)
     kept = Exemplars(exemplars.states, exemplars.place + np.int32(len(words)), exemplars.bounds)
@@ -173,7 +175,7 @@ def _exemplars(nodes: Nodes, parts: Sequence[Part], text: IntArray) -> Exemplars
     kept[order] = rank_within(text[place][order]) < ALIKE
     rows = np.flatnonzero(kept)
     rows = rows[np.lexsort((place[rows], text[place[rows]]))]
-    unit = found[0][0].exemplars.states.unit
+    unit = next((g.exemplars.states.unit for g, _ in found if g.nodes.projection is nodes.projection), None)
     return Exemplars(Coarse.of(np.concatenate(states)[rows], unit), place[rows].astype(np.int32), bounds)
 
 
