@@ -111,15 +111,13 @@ def annotate(
 
 def _row(data: str, idx: int, teacher: Any, rows: dict[str, Any]) -> Prompt:
     """The prompt of one row."""
+    from daari_mlx import prompts
     from daari_mlx.data import read_prompts
 
-    found = read_prompts(data, teacher.tokenizer, max_length=teacher.context_length, limit=idx + 1, **rows)
-    if note := found.skipped_note():
-        report.note(f"note: {note}")
-    if idx >= len(found.items):
-        count = len(found.items)
-        raise DaariError(f"--idx is {idx}, but {data} has {count} good rows: give 0 to {count - 1}.")
-    return found.items[idx]
+    found = prompts.read_rows(read_prompts, data, teacher, limit=idx + 1, **rows)
+    if idx >= len(found):
+        raise DaariError(f"--idx is {idx}, and the good rows of {data} end at {len(found) - 1}: give 0 to that.")
+    return found[idx]
 
 
 def _printer(screen: Screen | None, asked: Prompt, words: Any) -> Callable[[dict[str, Any]], None]:

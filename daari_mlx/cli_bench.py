@@ -75,27 +75,25 @@ def bench(
     known = load_graph(graph) if graph and kind in GRAPHS else None
     teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
     processors = prompts.make_processors(teacher.tokenizer, json_schema)
-    rows = read_prompts(
+    rows = prompts.read_rows(
+        read_prompts,
         data,
-        teacher.tokenizer,
+        teacher,
         split=split,
         skip_bad_rows=skip_bad_rows,
-        max_length=teacher.context_length,
         limit=number,
         chat_template_config=chat_template_config,
     )
-    if skipped := rows.skipped_note():
-        report.note(f"note: {skipped}")
     if save_streams is not None:
         from daari_mlx.streams import record as record_streams
         from daari_mlx.streams import save_streams as save
 
-        save(record_streams(teacher, rows.items, stream_layer or ["final"], max_tokens), Path(save_streams))
+        save(record_streams(teacher, rows, stream_layer or ["final"], max_tokens), Path(save_streams))
         return
     record = run_bench(
         teacher,
         known,
-        rows.items,
+        rows,
         drafter=make_drafter(
             kind, draft_model, teacher, num_draft_tokens, graph=known, trust_remote_code=trust_remote_code
         ),

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from daari_mlx import options, options_layer, options_update, report
+from daari_mlx import options, options_layer, options_update, prompts, report
 from daari_mlx.errors import DaariError
 
 EXTRACTION = (  # options of compile that say how to extract
@@ -120,23 +120,21 @@ def _extract(
         from daari_mlx.update import check_same
 
         check_same(known, teacher.fingerprint(), how.layer, "The new text would be read")
-    read = read_prompts if how.answers == "teacher" else read_sequences
-    rows = read(
+    read: Any = read_prompts if how.answers == "teacher" else read_sequences
+    rows: list[Any] = prompts.read_rows(
+        read,
         data,
-        teacher.tokenizer,
+        teacher,
         split=split,
         skip_bad_rows=skip_bad_rows,
-        max_length=teacher.context_length,
         limit=limit,
         chat_template_config=chat_template_config,
     )
-    if skipped := rows.skipped_note():
-        report.note(f"note: {skipped}")
     if ranks is not None and ranks.lockstep and ranks.rank > 0:  # rank 0's folder counts; this one is passing
         with tempfile.TemporaryDirectory() as passing:
-            fill(teacher, rows.items, Workdir(passing), how, ranks)
+            fill(teacher, rows, Workdir(passing), how, ranks)
         return {}
-    fill(teacher, rows.items, folder, how, ranks, None if known is None else known.nodes.projection)
+    fill(teacher, rows, folder, how, ranks, None if known is None else known.nodes.projection)
     return extraction_record(folder) if ranks is None or ranks.rank == 0 else {}
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from daari_mlx import options, report
+from daari_mlx import options, prompts, report
 from daari_mlx.curves import CURVES
 from daari_mlx.errors import DaariError
 
@@ -138,18 +138,16 @@ def _own_text(
     attach(graph, teacher.model, teacher.tokenizer)
     if max_tokens == 0:
         raise DaariError("max_tokens is 0: give at least 1, or -1 for no limit.")
-    rows = read_prompts(
+    rows = prompts.read_rows(
+        read_prompts,
         data,
-        teacher.tokenizer,
+        teacher,
         split=split,
         skip_bad_rows=skip_bad_rows,
-        max_length=teacher.context_length,
         limit=number,
         chat_template_config=chat_template_config,
     )
-    if skipped := rows.skipped_note():
-        report.note(f"note: {skipped}")
-    outlook, known = ask(teacher, graph, rows.items, max_tokens)
+    outlook, known = ask(teacher, graph, rows, max_tokens)
     if known:
         report.note(f"note: {known} of these prompts were compiled into the graph: left out")
     return teacher.tokenizer, outlook, f"the teacher's own to prompts of {data}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from daari_mlx import options, report
+from daari_mlx import options, prompts, report
 
 ALLOWED_BITS = (2, 3, 4, 5, 6, 8)  # of mlx-lm's affine quantisation
 
@@ -69,19 +69,17 @@ def tier(
     options.check_exists(data)
     check_target(out)
     teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
-    rows = read_prompts(
+    rows = prompts.read_rows(
+        read_prompts,
         data,
-        teacher.tokenizer,
+        teacher,
         split=split,
         skip_bad_rows=skip_bad_rows,
-        max_length=teacher.context_length,
         limit=limit,
         chat_template_config=chat_template_config,
     )
-    if skipped := rows.skipped_note():
-        report.note(f"note: {skipped}")
     how = TierOptions(bits=bits, group_size=group_size, drop_layers=drop_layers, max_tokens=max_tokens)
-    record = make_tier(teacher, rows.items, out, how, report.command_line())
+    record = make_tier(teacher, rows, out, how, report.command_line())
     print(report.as_json({"tier": out, **record}) if as_json else tier_text(record, out))
     if record["measured_draft_cost"] > record["tiers"][record["chosen"]]["weights"] * 1.5:
         report.note(

@@ -4,12 +4,49 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from daari_mlx import report
 from daari_mlx.errors import DaariError
 
+if TYPE_CHECKING:
+    from daari_mlx.data import Rows
+    from daari_mlx.teacher import Teacher
+
+R = TypeVar("R")
+
 QUERY = "<query>"  # mlx-lm's own mark: what a template puts before it is in the saved cache already
+
+
+def read_rows(
+    read: Callable[..., Rows[R]],
+    data: str,
+    teacher: Teacher,
+    *,
+    split: str,
+    skip_bad_rows: bool,
+    limit: int | None,
+    chat_template_config: dict[str, Any] | None,
+) -> list[R]:
+    """The rows of ``--data`` that fit the teacher; a note tells of those that were skipped.
+
+    Args:
+        read: ``read_prompts`` or ``read_sequences``, whose further arguments and errors these are.
+    """
+    rows = read(
+        data,
+        teacher.tokenizer,
+        split=split,
+        skip_bad_rows=skip_bad_rows,
+        max_length=teacher.context_length,
+        limit=limit,
+        chat_template_config=chat_template_config,
+    )
+    if skipped := rows.skipped_note():
+        report.note(f"note: {skipped}")
+    return rows.items
 
 
 def read_prompt(prompt: str) -> str:
