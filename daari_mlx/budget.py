@@ -54,6 +54,11 @@ def needed(corpus: Corpus, vocab_size: int, budget: int) -> int:
     return words if words > budget else words + PATH_BYTES * len(np.unique(_key(corpus, vocab_size)))
 
 
+def exemplar_bytes(corpus: Corpus) -> int:
+    """The most that its exemplars can take, their text not counted."""
+    return len(corpus.states) * (corpus.states.values.shape[1] + PLACE_BYTES)
+
+
 def exemplar_rows(corpus: Corpus, budget: int, word_bytes: int = 0) -> tuple[NDArray[np.int64], int]:
     """Which rows become exemplars: of the first sequences, as many as ``budget`` holds.
 

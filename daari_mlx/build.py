@@ -15,6 +15,7 @@ from daari_mlx.budget import (
     STEPS_SHARE,
     WORD_BYTES,
     commonest_rows,
+    exemplar_bytes,
     exemplar_rows,
     keep_paths,
     left_over,
@@ -134,15 +135,18 @@ def count_graph(
 def _said(corpus: Corpus, vocab_size: int, budget: int) -> tuple[IntArray, Paths, Exemplars]:
     """The text, its paths and exemplars: all where ``budget`` bytes hold that, else the paths that were taken most."""
     text, places = corpus.text()
-    all_bytes, reserve = needed(corpus, vocab_size, budget), int(budget * EXEMPLARS_SHARE)
-    if all_bytes <= budget - reserve:
-        rows, _ = exemplar_rows(corpus, budget - all_bytes)
+    spare, reserve = budget - needed(corpus, vocab_size, budget), int(budget * EXEMPLARS_SHARE)
+    if spare >= min(reserve, exemplar_bytes(corpus)):
+        rows, _ = exemplar_rows(corpus, spare)
         return text, build_paths(corpus, text, places, vocab_size), _exemplars(corpus, places, rows)
     rows, sequences = exemplar_rows(corpus, reserve, WORD_BYTES)
     own, own_places = corpus.take(range(sequences)).text()
-    taken, weight = commonest_rows(corpus, vocab_size, budget - reserve)
-    words, paths = keep_paths(text, build_paths(corpus, text, places, vocab_size, taken), weight, budget - reserve)
-    return np.concatenate([words, own]), paths, _exemplars(corpus, own_places + np.int32(len(words)), rows)
+    exemplars = _exemplars(corpus, own_places, rows)
+    left = budget - exemplars.nbytes - WORD_BYTES * len(own)
+    taken, weight = commonest_rows(corpus, vocab_size, left)
+    words, paths = keep_paths(text, build_paths(corpus, text, places, vocab_size, taken), weight, left)
+    moved = replace(exemplars, place=exemplars.place + np.int32(len(words)))
+    return np.concatenate([words, own]), paths, moved
 
 
 def _exemplars(corpus: Corpus, places: IntArray, rows: NDArray[np.int64]) -> Exemplars:

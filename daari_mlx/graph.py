@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from daari_mlx.arbiter import Arbiter, counted
 from daari_mlx.cells import HABITS, KINDS, STEPS, UNKNOWN_HABIT, kind
 from daari_mlx.errors import DaariError
-from daari_mlx.exemplars import QUANTILES, Exemplars, spans
+from daari_mlx.exemplars import ALIKE, QUANTILES, Exemplars, spans
 from daari_mlx.nodes import FloatArray, IntArray, Nodes
 from daari_mlx.paths import END, REACH, Paths, no_paths
 from daari_mlx.source import NAMES, NO_NODE, cells
@@ -207,6 +207,8 @@ class Graph:
         tokens = self.text[place]
         require(bool((tokens != BREAK).all()), "an exemplar stands between two sequences")
         require(bool((np.diff(tokens) >= 0).all()), "exemplars are not in the order of their tokens")
+        most = max((last - first for first, last in spans(tokens).values()), default=0)
+        require(most <= ALIKE, f"a token has more than {ALIKE} exemplars")
         require(bool(((unit > 0) & (unit < MAX_WEIGHT)).all()), "exemplars.unit holds a value that is none")
         require(bool(((bounds >= 0) & (bounds < MAX_WEIGHT)).all()), "exemplars.bounds holds a value that is none")
         require(bool((np.diff(bounds) >= 0).all()), "exemplars.bounds falls")

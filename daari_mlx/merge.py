@@ -19,6 +19,7 @@ from daari_mlx.budget import (
     PLACE_BYTES,
     STEP_BYTES,
     STEPS_SHARE,
+    WORD_BYTES,
     few_prompts,
     keep_exemplars,
     keep_paths,
@@ -154,7 +155,7 @@ def _said(nodes: Nodes, parts: Sequence[Part], vocab_size: int, budget: int) -> 
     if spare >= min(exemplars.nbytes, reserve):
         return text, paths, exemplars.evenly(spare // (exemplars.states.values.shape[1] + PLACE_BYTES))
     own, exemplars = keep_exemplars(text, exemplars, reserve)
-    words, paths = keep_paths(text, paths, weight, budget - reserve)
+    words, paths = keep_paths(text, paths, weight, budget - exemplars.nbytes - WORD_BYTES * len(own))
     kept = Exemplars(exemplars.states, exemplars.place + np.int32(len(words)), exemplars.bounds)
     return np.concatenate([words, own]), paths, kept
 

@@ -31,7 +31,7 @@ from daari_mlx.calibrate import MIN_SEQUENCES
 from daari_mlx.cells import HABITS, KINDS, STEPS
 from daari_mlx.draft import Context, GraphDrafter
 from daari_mlx.errors import DaariError
-from daari_mlx.exemplars import QUANTILES, Coarse, Exemplars
+from daari_mlx.exemplars import ALIKE, QUANTILES, Coarse, Exemplars
 from daari_mlx.graph import Graph
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.source import NAMES, cells
@@ -170,6 +170,15 @@ def narrow(states: Coarse) -> Coarse:
 
 
 LONG = int(np.flatnonzero(full_graph().paths.kinds[:, 0] != END)[0])
+
+
+def crowded() -> Graph:
+    """A graph with one exemplar more than a token may have."""
+    kept, count = full_graph().exemplars, ALIKE + 1
+    many = Coarse(np.repeat(kept.states.values[:1], count, axis=0), kept.states.unit)
+    return damaged(None, exemplars=replace(kept, states=many, place=np.repeat(kept.place[:1], count)))
+
+
 SIZE = len(full_graph().text)
 DAMAGES = {
     "token of no vocabulary": lambda: with_text(0, FULL_VOCABULARY),
@@ -220,6 +229,7 @@ DAMAGES = {
     "bound negative": lambda: changed("exemplars", "bounds", 0, -1e-3),
     "fewer bounds": lambda: damaged("exemplars", bounds=full_graph().exemplars.bounds[:-1]),
     "bounds of another type": lambda: damaged("exemplars", bounds=full_graph().exemplars.bounds.astype(np.float64)),
+    "more exemplars of a token than a draft may be compared with": lambda: crowded(),
     "odds NaN": lambda: with_odds(0, with_value(float("nan"))),
     "odds infinite": lambda: with_odds(2, with_value(float("inf"))),
     "odds so large that sums overflow": lambda: with_odds(1, with_value(1e38)),
