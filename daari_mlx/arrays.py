@@ -39,6 +39,8 @@ DTYPES: dict[str, type] = {  # of every array in the file, as in memory
     "prompts": np.uint64,
 }
 
+LATER = {name: 4 for name in DTYPES if name.startswith("exemplars.")}  # the format that an array came with
+
 
 def to_arrays(graph: Graph) -> dict[str, np.ndarray]:
     """The arrays of a graph by the names of ``DTYPES``."""
@@ -89,15 +91,19 @@ def from_arrays(arrays: dict[str, np.ndarray], config: dict[str, Any]) -> Graph:
         habits=arrays["nodes.habits"],
         text=arrays["text"],
         paths=Paths(arrays["paths.key"], arrays["paths.place"], arrays["paths.kinds"]),
-        exemplars=Exemplars(
-            Coarse(arrays["exemplars.states"], arrays["exemplars.unit"]),
-            arrays["exemplars.place"],
-            arrays["exemplars.bounds"],
-        ),
+        exemplars=_exemplars(arrays),
         arbiter=_arbiter(arrays, config.get("sources")),
         teacher=config["teacher"],
         prompts=arrays["prompts"],
     )
+
+
+def _exemplars(arrays: dict[str, np.ndarray]) -> Exemplars:
+    """None at all where the file is older than they are."""
+    if "exemplars.states" not in arrays:
+        return Exemplars()
+    states = Coarse(arrays["exemplars.states"], arrays["exemplars.unit"])
+    return Exemplars(states, arrays["exemplars.place"], arrays["exemplars.bounds"])
 
 
 def _arbiter(arrays: dict[str, np.ndarray], names: object) -> Arbiter:

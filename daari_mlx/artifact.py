@@ -18,7 +18,7 @@ from typing import Any
 import mlx.nn as nn
 import numpy as np
 
-from daari_mlx.arrays import DTYPES, from_arrays, to_arrays
+from daari_mlx.arrays import DTYPES, LATER, from_arrays, to_arrays
 from daari_mlx.card import card_text
 from daari_mlx.errors import DaariError
 from daari_mlx.files import load_arrays, read_json, save_arrays, whole, write_json
@@ -27,7 +27,7 @@ from daari_mlx.graph import Graph
 from daari_mlx.hub import fetch
 from daari_mlx.repo import Absent, Repo, parse_repo
 
-FORMAT_VERSION = 4
+FORMAT_VERSION, OLDEST_READ = 4, 3
 CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
 MAX_JSON = MAX_HEADER = 64 << 10  # bytes, far more than is needed: JSON can take 25 times its size in memory
 LIMITS = {CONFIG: MAX_JSON, ARRAYS: 256 << 20, STATS: MAX_JSON, CARD: 1 << 20}  # bytes of a file that is downloaded
@@ -141,10 +141,11 @@ def load_graph(path: str | Path, *, revision: str | None = None) -> Graph:
             f"{path} is not a graph (its config.json has no format_version): "
             "give the folder that daari-mlx compile wrote."
         )
-    if config.get("format_version") != FORMAT_VERSION or type(config["format_version"]) is not int:
+    version = config["format_version"]
+    if type(version) is not int or not OLDEST_READ <= version <= FORMAT_VERSION:
         raise DaariError(
-            f"The graph at {path} has format version {config.get('format_version')!r}, "
-            f"this daari-mlx reads {FORMAT_VERSION}: compile it anew."
+            f"The graph at {path} has format version {version!r}, "
+            f"this daari-mlx reads {OLDEST_READ} to {FORMAT_VERSION}: compile it anew."
         )
     for name, kind in (("teacher", dict), ("vocab_size", int), ("hidden_size", int), ("layer", (int, str))):
         if not isinstance(config.get(name), kind) or isinstance(config.get(name), bool):
@@ -155,7 +156,7 @@ def load_graph(path: str | Path, *, revision: str | None = None) -> Graph:
         raise DaariError(
             f"{path / CONFIG} was altered: its entries do not match the hash in it. Compile it anew, or fetch it again."
         )
-    _check_file(path / ARRAYS, str(config.get("arrays_sha256")))
+    _check_file(path / ARRAYS, str(config.get("arrays_sha256")), version)
     graph = from_arrays(load_arrays(path / ARRAYS), config)
     try:
         graph.check()
@@ -230,7 +231,7 @@ def _read_small(path: Path, what: str) -> dict[str, Any]:
     return read_json(path, what)
 
 
-def _check_file(path: Path, expected: str) -> None:
+def _check_file(path: Path, expected: str, version: int) -> None:
     """The safetensors header is read by hand first: its offsets must fit the file before any reader trusts them."""
     if not path.is_file():
         raise DaariError(f"The graph is incomplete: {path} is missing. Compile it anew, or fetch it again.")
@@ -255,8 +256,9 @@ def _check_file(path: Path, expected: str) -> None:
             }
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise DaariError(f"{path} is damaged: its header cannot be read ({error}).") from error
-    if set(described) != set(DTYPES):
-        raise DaariError(f"{path} is damaged: it should hold {sorted(DTYPES)}, found {sorted(described)}.")
+    known = {name for name in DTYPES if LATER.get(name, OLDEST_READ) <= version}
+    if set(described) != known:
+        raise DaariError(f"{path} is damaged: it should hold {sorted(known)}, found {sorted(described)}.")
     for name, (kind, shape, begin, end) in described.items():
         dtype = np.dtype(DTYPES[name])
         count = 1

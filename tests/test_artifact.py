@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import mlx.nn as nn
 import numpy as np
 import pytest
-from graphs import full_graph, naive_walk, random_graph
+from graphs import (
+    FULL_VOCABULARY,
+    draft_everywhere,
+    full_corpus,
+    full_graph,
+    full_nodes,
+    full_sequences,
+    naive_walk,
+    random_graph,
+)
 from test_fingerprint import WORDS, Tokenizer, adapted, quantised
 from zoo import build
 
 from daari_mlx import artifact
+from daari_mlx.arrays import LATER
 from daari_mlx.artifact import (
     ARRAYS,
     CARD,
     CONFIG,
     FORMAT_VERSION,
+    OLDEST_READ,
     STATS,
     attach,
     check_target,
@@ -29,7 +40,10 @@ from daari_mlx.artifact import (
     save_graph,
     seal,
 )
+from daari_mlx.build import build_graph
 from daari_mlx.errors import DaariError
+from daari_mlx.exemplars import Exemplars
+from daari_mlx.files import load_arrays, save_arrays
 from daari_mlx.fingerprint import fingerprint
 from daari_mlx.source import NAMES
 
@@ -182,10 +196,32 @@ def test_a_config_altered_by_hand_is_noticed(folder: Path, change: dict[str, Any
     load_graph(folder)  # order and white space are no content
 
 
-@pytest.mark.parametrize("version", [0, 1, FORMAT_VERSION + 1, "2", None, True, 2.0, [2], 10**30])
+def older(folder: Path, version: int) -> None:
+    """Write a graph's folder as a former format has it: without the arrays that came later."""
+    arrays = {n: a for n, a in load_arrays(folder / ARRAYS).items() if LATER.get(n, OLDEST_READ) <= version}
+    save_arrays(folder / ARRAYS, arrays)
+    digest = hashlib.sha256((folder / ARRAYS).read_bytes()).hexdigest()
+    edit(folder, format_version=version, arrays_sha256=digest)
+
+
+@pytest.mark.parametrize("version", range(OLDEST_READ, FORMAT_VERSION))
+def test_a_graph_of_a_former_format_is_read_without_what_came_later(version: int, tmp_path: Path) -> None:
+    graph = build_graph(full_nodes(), full_corpus(full_sequences()), layer="final", vocab_size=FULL_VOCABULARY,
+                        names=("path", "edge", "copy", "session"))  # fmt: skip
+    folder = save_graph(replace(graph, teacher=TEACHER), tmp_path / "graph", COUNTED)
+    older(folder, version)
+    found = load_graph(folder)
+    assert_same(replace(graph, teacher=TEACHER, exemplars=Exemplars()), found)
+    draft_everywhere(found)
+    edit(folder, format_version=FORMAT_VERSION)
+    with pytest.raises(DaariError, match=r"it should hold .*exemplars"):
+        load_graph(folder)
+
+
+@pytest.mark.parametrize("version", [0, 1, OLDEST_READ - 1, FORMAT_VERSION + 1, "2", None, True, 2.0, [2], 10**30])
 def test_another_format_version_is_refused(folder: Path, version: Any) -> None:
     edit(folder, format_version=version)
-    with pytest.raises(DaariError, match=f"format version .*, this daari-mlx reads {FORMAT_VERSION}: compile it anew"):
+    with pytest.raises(DaariError, match=f"this daari-mlx reads {OLDEST_READ} to {FORMAT_VERSION}: compile it anew"):
         load_graph(folder)
 
 
