@@ -47,7 +47,7 @@ DRAWS = 2000  # of answers, for an interval
 RELIABLE = 200  # draft tokens of a tenth, from which on its share means something
 ABLATED = ("linear", "m3-max-4bit")
 BRANCHES = (0, 1, 3)
-STATES = ["path", "edge"]  # what looks at hidden states
+STATES = ["path", "edge", "near"]  # what looks at hidden states
 
 
 class Arctic:
