@@ -23,7 +23,7 @@ from daari_mlx.length import best_length
 from daari_mlx.nodes import FloatArray, IntArray, Nodes, fit_projection
 from daari_mlx.outlook import Heard, listen
 from daari_mlx.progress import bar
-from daari_mlx.shards import kept, rows_of
+from daari_mlx.shards import check_numbers, kept, rows_of
 from daari_mlx.source import NO_NODE
 from daari_mlx.tap import FINAL
 from daari_mlx.teacher import Teacher
@@ -81,17 +81,24 @@ def choose_layer(teacher: Teacher, sequences: list[Sequence], dimensions: int, s
         sequences: in an order drawn by chance; the first ones are tried.
         dimensions: of reduced states.
         seed: of the clustering.
+
+    Raises:
+        DaariError: the final states are not all finite numbers; another layer of which that is so is left out.
     """
     some = _few(sequences)
     if len(some) < LEAST:
         return LayerChoice(FINAL, f"{len(some)} sequences are too few to tell layers apart", len(some), ())
-    layers = candidates(teacher)
-    states: dict[int | str, list[FloatArray]] = {layer: [] for layer in layers}
+    states: dict[int | str, list[FloatArray]] = {layer: [] for layer in candidates(teacher)}
     for sequence in bar(some, desc="layers", unit="seq"):
-        for layer, found in teacher.states_of(sequence.tokens[:-1], layers, kept(sequence).start).items():
-            states[layer].append(found)
+        for layer, found in teacher.states_of(sequence.tokens[:-1], list(states), kept(sequence).start).items():
+            if layer == FINAL:
+                check_numbers(found, sequence)
+            if np.isfinite(found).all():
+                states[layer].append(found)
+            else:  # a layer can go beyond what 16 bits hold where the final states do not
+                del states[layer]
     times, tried = {}, []
-    for layer in layers:
+    for layer in list(states):
         times[layer], forwards = _times(teacher, some, np.concatenate(states.pop(layer)), dimensions, seed)
         gain, error = _gain(times[FINAL], times[layer])
         tokens = sum(len(s.tokens) - s.answer_start for s in some)

@@ -8,6 +8,7 @@ import numpy as np
 
 from daari_mlx.batches import Piece, Reader
 from daari_mlx.data import Sequence, prompt_hash
+from daari_mlx.errors import DaariError
 from daari_mlx.nodes import FloatArray, Projection
 from daari_mlx.prefixes import shared_prefixes
 
@@ -57,8 +58,24 @@ def cut(sequences: list[Sequence], size: int, seed: int) -> list[Part]:
 
 
 def read(reader: Reader, part: Part) -> dict[str, np.ndarray]:
-    """The arrays of one shard, with unreduced ``states`` ``(R, H)`` float32 in place of ``reduced``."""
-    return {"states": np.concatenate(reader.states(part.pieces)), **rows_of(part.sequences)}
+    """The arrays of one shard, with unreduced ``states`` ``(R, H)`` float32 in place of ``reduced``.
+
+    Raises:
+        DaariError: the teacher gave something that is no number.
+    """
+    states = reader.states(part.pieces)
+    for sequence, found in zip(part.sequences, states, strict=True):
+        check_numbers(found, sequence)
+    return {"states": np.concatenate(states), **rows_of(part.sequences)}
+
+
+def check_numbers(states: FloatArray, sequence: Sequence) -> None:
+    """Raise :class:`DaariError` where a state of a sequence holds what is no number, or none that fits a float32."""
+    if not np.isfinite(states).all():
+        raise DaariError(
+            f"The teacher's states of {sequence.source} are not all finite numbers: nothing can be learnt from them. "
+            "Its weights may be damaged, or too large for their type: take another --layer, or weights of another type."
+        )
 
 
 def rows_of(sequences: list[Sequence]) -> dict[str, np.ndarray]:

@@ -200,7 +200,13 @@ class Workdir:
                     f"The workdir {self.path} lacks {path.name}: extract again with the same options, it goes on."
                 )
             if states:
-                yield Shard(**load_arrays(path))
+                shard = Shard(**load_arrays(path))
+                if not np.isfinite(shard.reduced).all():
+                    raise DaariError(
+                        f"{path} is damaged: it holds states that are not finite. Remove it and extract again with the "
+                        "same options: that goes on."
+                    )
+                yield shard
             else:
                 yield Shard(**load_arrays(path, without="reduced"), reduced=np.zeros((0, 0), np.float16))
 

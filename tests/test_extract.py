@@ -11,6 +11,7 @@ import pytest
 from graphs import write_rows
 
 from daari_mlx import answers, extract
+from daari_mlx.batches import Piece, Reader
 from daari_mlx.data import Prompt, Sequence, prompt_hash, read_prompts, read_sequences
 from daari_mlx.errors import DaariError
 from daari_mlx.extract import ExtractOptions, extraction_record
@@ -58,6 +59,34 @@ def plain_answers(prompts: list[Prompt], teacher: Teacher) -> list[list[int]]:
 
     streams = (mlx_lm.stream_generate(teacher.model, teacher.tokenizer, p.tokens, max_tokens=40) for p in prompts)
     return [[response.token for response in stream] for stream in streams]
+
+
+# --- states that are no numbers
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 11])
+def test_states_that_are_no_numbers_are_told_with_their_row(
+    value: float, place: int, teacher: Teacher, sequences: list[Sequence], tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Among those that the projection is fitted on and among the others; what was read before is kept."""
+    read, damaged = Reader.states, sequences[place].tokens[:-1]
+
+    def states(self: Reader, pieces: list[Piece]) -> list[np.ndarray]:
+        found = read(self, pieces)
+        for piece, some in zip(pieces, found, strict=True):
+            if piece.tokens == damaged:
+                some[-1, 5] = value
+        return found
+
+    workdir = Workdir(tmp_path / "work")
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "states", states)
+        with pytest.raises(DaariError, match=rf"states of \S+:{place + 1} are not all finite"):
+            extract.extract(teacher, sequences, workdir, OPTIONS)
+    assert not workdir.is_finished()
+    extract.extract(teacher, sequences, workdir, OPTIONS)
+    assert workdir.is_finished()
 
 
 # --- what is kept

@@ -102,6 +102,29 @@ def test_few_sequences_choose_nothing() -> None:
     assert choice.layer == FINAL and choice.tried == () and "too few" in choice.reason
 
 
+class Overflowing(Knowing):
+    """States of some layers that go beyond what their type holds, in one sequence of many."""
+
+    def __init__(self, value: float, *, layers: tuple[int | str, ...]) -> None:
+        super().__init__(wise=(3,))
+        self._value, self._layers, self._read = np.float32(value), layers, 0
+
+    def states_of(self, tokens: list[int], layers: list[int | str], first: int) -> dict[int | str, np.ndarray]:
+        found = super().states_of(tokens, layers, first)
+        self._read += 1
+        for layer in self._layers if self._read == 7 else ():
+            found[layer][-1, 3] = self._value
+        return found
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_layer_whose_states_are_no_numbers_is_left_out(value: float) -> None:
+    choice = choose_layer(Overflowing(value, layers=(2, 4)), said(120), 8, seed=0)  # type: ignore[arg-type]
+    assert choice.layer == 3 and {t.layer for t in choice.tried}.isdisjoint({2, 4})
+    with pytest.raises(DaariError, match="states of made are not all finite"):
+        choose_layer(Overflowing(value, layers=(FINAL,)), said(120), 8, seed=0)  # type: ignore[arg-type]
+
+
 def test_only_so_many_sequences_are_tried() -> None:
     assert _few(said(1000)) == said(LISTENED)
     long = [Sequence([5] * 4000, 10, row, "") for row in range(10)]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from graphs import full_graph
 
 from daari_mlx import extract as extract_module
 from daari_mlx.compiler import compile_graph
 from daari_mlx.data import Sequence
 from daari_mlx.errors import DaariError
 from daari_mlx.extract import ExtractOptions, extract
+from daari_mlx.files import load_arrays, save_arrays
+from daari_mlx.nodes import Nodes
 from daari_mlx.teacher import Teacher
+from daari_mlx.update import update_graph
 from daari_mlx.workdir import Workdir
 
 OPTIONS = ExtractOptions(dimensions=8)
@@ -41,6 +47,30 @@ def test_a_lost_shard_is_refused_and_made_again(filled: tuple[Any, Any, Workdir]
     extract(teacher, sequences, workdir, OPTIONS)
     assert path.read_bytes() == before
     assert compile_graph(workdir, nodes=2).stats["sequences"] == 6
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_shard_with_states_that_are_no_numbers_is_refused(
+    filled: tuple[Any, Any, Workdir], value: float, number: int
+) -> None:
+    teacher, sequences, workdir = filled
+    path = workdir.shard_path(number)
+    before, arrays = path.read_bytes(), load_arrays(path)
+    reduced = arrays["reduced"].copy()
+    reduced[1, 3] = value
+    save_arrays(path, {**arrays, "reduced": reduced})
+    graph = replace(full_graph(), teacher=teacher.fingerprint())
+    nodes = Nodes(workdir.read_projection(), np.zeros((1, OPTIONS.dimensions), np.float32))
+    for make in (
+        lambda: compile_graph(workdir, nodes=2),
+        lambda: update_graph(replace(graph, nodes=nodes), workdir),
+    ):
+        with pytest.raises(DaariError, match=rf"{path.name} is damaged: it holds states that are not finite. Remove"):
+            make()
+    path.unlink()
+    extract(teacher, sequences, workdir, OPTIONS)
+    assert path.read_bytes() == before
 
 
 def test_stray_files_are_not_taken_for_shards(filled: tuple[Any, Any, Workdir]) -> None:
