@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from daari_mlx.arbiter import Arbiter
+from daari_mlx.arbiter import Arbiter, counted
 from daari_mlx.budget import MAX_BYTES, few_prompts
 from daari_mlx.build import count_graph
 from daari_mlx.calibrate import calibrate
@@ -21,11 +21,13 @@ from daari_mlx.cluster import MAX_NODES, STATES_PER_NODE, cluster_states, fit_sa
 from daari_mlx.compiler import Compiled, first_states, label_states, labelled, peak_mb, sample_states, summary
 from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
+from daari_mlx.exemplars import Exemplars, no_states
 from daari_mlx.extract import extraction_record
 from daari_mlx.fingerprint import describe, differences
 from daari_mlx.graph import Graph
 from daari_mlx.merge import APART, Part, blend, join_nodes, merge_tables, spacing
 from daari_mlx.nodes import FloatArray, Nodes
+from daari_mlx.source import NAMES
 from daari_mlx.sources import Sources
 from daari_mlx.workdir import Workdir
 
@@ -91,9 +93,11 @@ def merge_graphs(first: Graph, second: Graph, *, max_bytes: int | None = None) -
     limit, start = max_bytes or MAX_BYTES, time.perf_counter()
     large, small = sorted((first, second), key=lambda g: -int(g.support.sum()))
     nodes, place = join_nodes(large.nodes, small.nodes, max(MAX_NODES, large.size))
-    made = merge_tables(nodes, [Part(large, np.arange(large.size)), Part(small, place)], limit)
-    seen = [len(g.prompts) for g in (large, small)]
-    made = replace(made, arbiter=blend([large.arbiter, small.arbiter], seen))
+    known = [g for g in (large, small) if _calibrated(g)] or [large, small]
+    arbiter = blend([g.arbiter for g in known], [len(g.prompts) for g in known])
+    heard = arbiter.names if _calibrated(known[0]) else NAMES
+    both = [Part(_heard(large, heard), np.arange(large.size)), Part(_heard(small, heard), place)]
+    made = replace(merge_tables(nodes, both, limit), arbiter=arbiter)
     made.check()
     drafted = int(made.support.sum())
     stats = {
@@ -153,18 +157,33 @@ def add_corpus(graph: Graph, nodes: Nodes, corpus: Corpus, *, seed: int = 0, max
         seed: which new sequences are held out; those that the graph knows are gone.
         max_bytes: that the graph may have.
     """
-    old = Part(graph, np.arange(graph.size))
+    known = _calibrated(graph)
+    heard = graph.arbiter.names if known else NAMES
+    old = Part(_heard(graph, heard), np.arange(graph.size))
+    if "near" not in heard:
+        corpus = replace(corpus, states=no_states())
 
     def both(some: Corpus) -> Graph:
         new = count_graph(nodes, some, layer=graph.layer, vocab_size=_vocabulary(graph, corpus), max_bytes=max_bytes)
         return merge_tables(nodes, [old, Part(new, np.arange(new.size))], max_bytes)
 
-    names: Sequence[str] = graph.arbiter.names
-    fitted: Arbiter | None = calibrate(corpus, lambda some: Sources(both(some), names), seed)
+    fitted: Arbiter | None = calibrate(corpus, lambda some: Sources(both(some), heard), seed)
     made = both(corpus)
     if fitted is None:
         return made
+    if not known:
+        return replace(made, arbiter=fitted)
     return replace(made, arbiter=blend([graph.arbiter, fitted], [len(graph.prompts), len(corpus)]))
+
+
+def _calibrated(graph: Graph) -> bool:
+    """Whether its sources were fitted on held-out text; a graph of too few answers takes its edges at their word."""
+    return graph.arbiter.names != counted().names
+
+
+def _heard(graph: Graph, names: Sequence[str]) -> Graph:
+    """The graph without exemplars that no source of these would read: their bytes go to steps and paths."""
+    return graph if "near" in names else replace(graph, exemplars=Exemplars())
 
 
 def _vocabulary(graph: Graph, corpus: Corpus) -> int:

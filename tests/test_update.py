@@ -14,6 +14,7 @@ from graphs import (
     Compiled,
     corpus_of,
     draft_everywhere,
+    full_corpus,
     full_graph,
     full_nodes,
     full_sequences,
@@ -22,14 +23,15 @@ from graphs import (
 from typer.testing import CliRunner
 
 from daari_mlx.artifact import ARRAYS, load_graph, read_stats, save_graph
-from daari_mlx.budget import few_prompts, keep_paths, most_prompts
-from daari_mlx.build import count_graph
+from daari_mlx.budget import MAX_BYTES, few_prompts, keep_paths, most_prompts
+from daari_mlx.build import build_graph, count_graph
 from daari_mlx.cli import app
 from daari_mlx.errors import DaariError
 from daari_mlx.graph import Graph
 from daari_mlx.merge import Part, join_nodes, merge_tables, spacing
 from daari_mlx.nodes import Nodes, Projection
 from daari_mlx.paths import END
+from daari_mlx.source import NAMES
 from daari_mlx.update import add_corpus, check_same, grow, merge_graphs
 
 
@@ -123,6 +125,56 @@ def test_text_that_is_added_is_drafted_and_what_was_there_still_is() -> None:
     assert set(graph.paths.key.tolist()) <= set(more.paths.key.tolist())
     assert more.arbiter.names == graph.arbiter.names
     draft_everywhere(more)
+
+
+OLDER = ("path", "edge", "copy", "session")  # the sources of a graph of the former format
+
+
+def with_sources(names: tuple[str, ...], seed: int = 0, count: int = 60) -> Graph:
+    """A graph with everything, whose arbiter hears these sources only."""
+    corpus = full_corpus(full_sequences(count, seed=seed), seed)
+    graph = build_graph(full_nodes(), corpus, layer="final", vocab_size=FULL_VOCABULARY, names=names)
+    return replace(graph, prompts=np.arange(seed * 1000, seed * 1000 + count, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("names", [OLDER, NAMES])
+@pytest.mark.parametrize("way", ["merge", "update"])
+def test_exemplars_are_kept_where_a_source_reads_them(names: tuple[str, ...], way: str) -> None:
+    graph, other = with_sources(names), with_sources(NAMES, seed=1, count=40)
+    corpus = full_corpus(full_sequences(40, seed=1), 1)
+
+    def made(limit: int) -> Graph:
+        if way == "merge":
+            return merge_graphs(graph, other, max_bytes=limit).graph
+        return add_corpus(graph, graph.nodes, corpus, max_bytes=limit)
+
+    for limit in (MAX_BYTES, 115_000):
+        found = made(limit)
+        found.check()
+        assert found.arbiter.names == names
+        assert (len(found.exemplars) > 0) == ("near" in names)
+        draft_everywhere(found)
+
+
+def test_a_graph_of_too_few_answers_is_heard_as_what_it_is_joined_with() -> None:
+    few, many = with_sources(NAMES, count=6), with_sources(NAMES, seed=1)
+    assert few.arbiter.names == ("edge",) and few.exemplars.place.size
+    often = replace(few, support=few.support * 1000)  # it saw more, in longer answers
+    for one, two in ((few, many), (often, many)):
+        merged = merge_graphs(one, two).graph
+        for mine, theirs in zip(merged.arbiter.odds, many.arbiter.odds, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+        assert merged.arbiter.names == NAMES
+        draft_everywhere(merged)
+    grown = few
+    for count, names in ((5, ("edge",)), (40, NAMES)):
+        before = len(grown.exemplars)
+        grown = add_corpus(grown, grown.nodes, full_corpus(full_sequences(count, seed=2), 2))
+        grown.check()
+        assert grown.arbiter.names == names and len(grown.exemplars) > before > 0
+        draft_everywhere(grown)
+    both = merge_graphs(few, with_sources(NAMES, seed=3, count=6)).graph
+    assert both.arbiter.names == ("edge",) and len(both.exemplars) > len(few.exemplars)
 
 
 def test_another_teacher_or_layer_is_refused() -> None:
