@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ def test_every_cell_runs(
     monkeypatch.chdir(path.parent)
     monkeypatch.setenv("DAARI_MLX_GRAPH", str(compiled.path))
     monkeypatch.setenv("DAARI_MLX_PICTURES", str(tmp_path / "pictures"))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # a shell puts one of its own there
     shell = InteractiveShell.instance()
     shell.history_manager.enabled = False
     shell.reset()
