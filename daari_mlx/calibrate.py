@@ -25,6 +25,7 @@ from daari_mlx.sources import Sources
 
 FOLDS = 5  # parts of a small corpus, each tried on tables of the others
 TRIED = 100  # sequences tried a fold, at the most
+TRIED_ONCE = 300  # of the one fold of a large corpus
 ANCHORS = 16  # places of a sequence that drafts are started from
 PRIOR = 4.0  # observations that a cell is taken to have had of what it is part of
 DRAWN = 10.0  # how firmly a scene's own weights are drawn towards those of all scenes
@@ -99,7 +100,7 @@ def parts(sequences: int, seed: int) -> tuple[list[NDArray[np.int64]], int]:
         return [], 0
     order = np.random.default_rng(seed).permutation(sequences)
     size = sequences // FOLDS
-    folds, tried = (FOLDS, TRIED) if size <= 2 * TRIED else (1, FOLDS * TRIED)
+    folds, tried = (FOLDS, TRIED) if size <= 2 * TRIED else (1, TRIED_ONCE)
     return [np.sort(order[fold * size : (fold + 1) * size]) for fold in range(folds)], tried
 
 
