@@ -113,7 +113,7 @@ def draw_sources(axes: Any, records: Sequence[Record], names: Sequence[str], pal
         starts = [start + share for start, share in zip(starts, shares, strict=True)]
     labels = [f"{name} ({sum(r['sources'].values()):,})" for name, r in zip(names, records, strict=True)]
     axes.set_yticks(range(len(records)), labels)
-    axes.set(xlim=(0, 1), ylim=(len(records) - 0.5, -0.5), title="Tokens by the source that drafted them")
+    axes.set(xlim=(0, 1), ylim=(len(records) - 0.5, -0.5), title="Tokens by their source")
     axes.grid(False)
     axes.tick_params(axis="y", length=0)
     axes.spines[["left", "bottom"]].set_visible(False)
