@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from daari_mlx.corpus import Corpus
 from daari_mlx.errors import DaariError
-from daari_mlx.exemplars import ALIKE, Exemplars, rank_within
+from daari_mlx.exemplars import ALIKE, Coarse, Exemplars, rank_within
 from daari_mlx.nodes import IntArray
 from daari_mlx.paths import END, REACH, Paths
 from daari_mlx.text import BREAK
@@ -54,9 +54,14 @@ def needed(corpus: Corpus, vocab_size: int, budget: int) -> int:
     return words if words > budget else words + PATH_BYTES * len(np.unique(_key(corpus, vocab_size)))
 
 
+def bytes_each(states: Coarse) -> int:
+    """What an exemplar of such states takes, its text not counted."""
+    return states.values.shape[1] + PLACE_BYTES
+
+
 def exemplar_bytes(corpus: Corpus) -> int:
     """The most that its exemplars can take, their text not counted."""
-    return len(corpus.states) * (corpus.states.values.shape[1] + PLACE_BYTES)
+    return len(corpus.states) * bytes_each(corpus.states)
 
 
 def exemplar_rows(corpus: Corpus, budget: int, word_bytes: int = 0) -> tuple[NDArray[np.int64], int]:
@@ -73,7 +78,7 @@ def exemplar_rows(corpus: Corpus, budget: int, word_bytes: int = 0) -> tuple[NDA
     kept[kept] = rank_within(corpus.tokens[:known][kept]) < ALIKE
     ends = np.cumsum(corpus.rows)
     ends = ends[ends <= known]
-    width = corpus.states.values.shape[1] + PLACE_BYTES
+    width = bytes_each(corpus.states)
     cost = np.cumsum(np.concatenate([[0], kept]))[ends] * width + word_bytes * (ends + np.arange(1, len(ends) + 1))
     sequences = int(np.searchsorted(cost, budget, side="right"))
     return np.flatnonzero(kept[: ends[sequences - 1] if sequences else 0]), sequences
@@ -90,13 +95,7 @@ def commonest_rows(corpus: Corpus, vocab_size: int, budget: int) -> tuple[NDArra
     chosen = np.zeros(len(seen), bool)
     chosen[np.argsort(-seen, kind="stable")[:most]] = True
     rows = np.flatnonzero(chosen[which])
-    order = rows[np.argsort(which[rows], kind="stable")]
-    owner = which[order]
-    begin = np.concatenate([[True], owner[1:] != owner[:-1]]) if len(owner) else np.zeros(0, bool)
-    place = np.arange(len(owner))
-    return np.sort(order[place - np.maximum.accumulate(np.where(begin, place, 0)) < LISTENED_ROWS]), seen[
-        chosen
-    ].astype(np.float64)
+    return rows[rank_within(which[rows]) < LISTENED_ROWS], seen[chosen].astype(np.float64)
 
 
 def _key(corpus: Corpus, vocab_size: int) -> NDArray[np.int64]:
@@ -143,7 +142,7 @@ def keep_exemplars(text: IntArray, exemplars: Exemplars, budget: int) -> tuple[I
         exemplars: of which evenly many are left out where they take more.
         budget: bytes of both.
     """
-    count, width = len(exemplars), exemplars.states.values.shape[1] + PLACE_BYTES
+    count, width = len(exemplars), bytes_each(exemplars.states)
     while count:
         chosen = exemplars.evenly(count)
         used, place = np.zeros(len(text), bool), chosen.place.astype(np.int64)

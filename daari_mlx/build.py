@@ -145,8 +145,7 @@ def _said(corpus: Corpus, vocab_size: int, budget: int) -> tuple[IntArray, Paths
     left = budget - exemplars.nbytes - WORD_BYTES * len(own)
     taken, weight = commonest_rows(corpus, vocab_size, left)
     words, paths = keep_paths(text, build_paths(corpus, text, places, vocab_size, taken), weight, left)
-    moved = replace(exemplars, place=exemplars.place + np.int32(len(words)))
-    return np.concatenate([words, own]), paths, moved
+    return np.concatenate([words, own]), paths, exemplars.behind(len(words))
 
 
 def _exemplars(corpus: Corpus, places: IntArray, rows: NDArray[np.int64]) -> Exemplars:

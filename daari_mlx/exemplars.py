@@ -118,6 +118,10 @@ class Exemplars:
         """Some of them, rising."""
         return Exemplars(self.states.take(rows), self.place[rows], self.bounds)
 
+    def behind(self, words: int) -> Exemplars:
+        """The same with so many words put before their text."""
+        return Exemplars(self.states, self.place + np.int32(words), self.bounds)
+
     def evenly(self, most: int) -> Exemplars:
         """All of them, or ``most`` that lie evenly among them."""
         if len(self) <= most:
@@ -132,7 +136,7 @@ def spans(tokens: IntArray) -> dict[int, tuple[int, int]]:
     return dict(zip(tokens[starts].tolist(), zip(starts.tolist(), ends.tolist(), strict=True), strict=True))
 
 
-def rank_within(key: NDArray[np.int32]) -> NDArray[np.int64]:
+def rank_within(key: NDArray[Any]) -> NDArray[np.int64]:
     """How many equal keys stand before each."""
     order = np.argsort(key, kind="stable")
     begin = np.concatenate([[True], key[order][1:] != key[order][:-1]]) if len(key) else np.zeros(0, bool)

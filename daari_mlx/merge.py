@@ -16,10 +16,10 @@ from daari_mlx.arbiter import Arbiter
 from daari_mlx.budget import (
     EXEMPLARS_SHARE,
     MAX_BYTES,
-    PLACE_BYTES,
     STEP_BYTES,
     STEPS_SHARE,
     WORD_BYTES,
+    bytes_each,
     few_prompts,
     keep_exemplars,
     keep_paths,
@@ -153,11 +153,10 @@ def _said(nodes: Nodes, parts: Sequence[Part], vocab_size: int, budget: int) -> 
     exemplars, reserve = _exemplars(nodes, parts, text), int(budget * EXEMPLARS_SHARE)
     spare = budget - said_bytes(text, paths)
     if spare >= min(exemplars.nbytes, reserve):
-        return text, paths, exemplars.evenly(spare // (exemplars.states.values.shape[1] + PLACE_BYTES))
+        return text, paths, exemplars.evenly(spare // bytes_each(exemplars.states))
     own, exemplars = keep_exemplars(text, exemplars, reserve)
     words, paths = keep_paths(text, paths, weight, budget - exemplars.nbytes - WORD_BYTES * len(own))
-    kept = Exemplars(exemplars.states, exemplars.place + np.int32(len(words)), exemplars.bounds)
-    return np.concatenate([words, own]), paths, kept
+    return np.concatenate([words, own]), paths, exemplars.behind(len(words))
 
 
 def _exemplars(nodes: Nodes, parts: Sequence[Part], text: IntArray) -> Exemplars:
