@@ -15,15 +15,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from . import blas
+from .ground import blas
 
 if TYPE_CHECKING:
-    from .artifact import load_graph, save_graph
-    from .compiler import compile_graph
-    from .decode import GenerationResponse, generate, stream_generate
-    from .engine import SpecEngine
-    from .graph import Graph
-    from .speculative import SpeculativeModel
+    from .compile.compiler import compile_graph
+    from .decode.engine import SpecEngine
+    from .decode.generate import GenerationResponse, generate, stream_generate
+    from .decode.speculative import SpeculativeModel
+    from .graph.artifact import save_graph
+    from .graph.graph import Graph
+    from .share.find import load_graph
 
 blas.prefer()  # before anything can import MLX
 
@@ -42,15 +43,15 @@ __all__ = [
 ]
 
 _HOME = {  # public name -> its module, imported when the name is first used
-    "GenerationResponse": "decode",
-    "Graph": "graph",
-    "SpecEngine": "engine",
-    "SpeculativeModel": "speculative",
-    "compile_graph": "compiler",
-    "generate": "decode",
-    "load_graph": "artifact",
-    "save_graph": "artifact",
-    "stream_generate": "decode",
+    "GenerationResponse": "decode.generate",
+    "Graph": "graph.graph",
+    "SpecEngine": "decode.engine",
+    "SpeculativeModel": "decode.speculative",
+    "compile_graph": "compile.compiler",
+    "generate": "decode.generate",
+    "load_graph": "share.find",
+    "save_graph": "graph.artifact",
+    "stream_generate": "decode.generate",
 }
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from gguf_teacher import convert_gguf
 
 import daari_mlx  # noqa: F401  on Linux it loads a fast BLAS, which must happen before MLX is imported
-from daari_mlx.errors import DaariError
+from daari_mlx.ground.errors import DaariError
 
 HUB_REPO = "HuggingFaceTB/SmolLM2-135M-Instruct"
 HUB_WAIT_S = 8.0  # how long a hub that does not answer may hold us up

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import daari_mlx  # noqa: F401  on Linux it loads a fast BLAS, which must happen before MLX is imported
-from daari_mlx.errors import DaariError
-from daari_mlx.progress import bar
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.progress import bar
 
 TOP_NAMES = {
     "token_embd": "model.embed_tokens",

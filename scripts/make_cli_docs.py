@@ -15,7 +15,7 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
-from daari_mlx.cli import app
+from daari_mlx.cli.main import app
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 COMMAND = "python scripts/make_cli_docs.py"

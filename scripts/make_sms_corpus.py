@@ -17,7 +17,7 @@ from typing import TypedDict
 
 from sms_templates import CATEGORIES, SLOTS
 
-from daari_mlx.errors import DaariError
+from daari_mlx.ground.errors import DaariError
 
 
 class Message(TypedDict):

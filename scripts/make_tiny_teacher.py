@@ -23,8 +23,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from make_sms_corpus import CATEGORIES, Message, Row, content_key, make_rows
 
 import daari_mlx  # noqa: F401  on Linux it loads a fast BLAS, which must happen before MLX is imported
-from daari_mlx.errors import DaariError
-from daari_mlx.progress import bar
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.progress import bar
 
 SEED = 7
 CORPUS_SEED = 0  # of the corpus whose held-out rows measure the teacher

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import daari_mlx  # noqa: F401  on Linux it loads a fast BLAS, which must happen before MLX is imported
-from daari_mlx.errors import DaariError
+from daari_mlx.ground.errors import DaariError
 
 if TYPE_CHECKING:
-    from daari_mlx.graph import Graph
-    from daari_mlx.records import BenchRecord
-    from daari_mlx.teacher import Teacher
+    from daari_mlx.graph.graph import Graph
+    from daari_mlx.measure.records import BenchRecord
+    from daari_mlx.teacher.load import Teacher
 
 OUT = Path("build/demo")
 ROWS, N_BENCH = 96, 30
@@ -66,7 +66,7 @@ def run(out: Path, rows: int, n: int, teacher_path: Path | None) -> BenchRecord:
     Raises:
         DaariError: what the user can mend.
     """
-    from daari_mlx.teacher import load_teacher
+    from daari_mlx.teacher.load import load_teacher
 
     teacher_path = get_teacher() if teacher_path is None else teacher_path
     texts = make_texts(rows, n)
@@ -93,7 +93,7 @@ def get_teacher() -> Path:
     """The demo teacher's folder in the cache, fetched where it is not there yet."""
     from fetch_demo_teacher import fetch
 
-    from daari_mlx.probe import cache_dir
+    from daari_mlx.cost.probe import cache_dir
 
     folder = cache_dir() / "demo-teacher"
     step("The teacher: SmolLM2-135M-Instruct", "python", "scripts/fetch_demo_teacher.py", folder)
@@ -128,11 +128,12 @@ def write_corpus(folder: Path, texts: dict[str, str]) -> None:
 
 def compile_corpus(teacher: Teacher, corpus: Path, work: Path, graph_path: Path) -> Graph:
     """The graph of the training prompts, compiled unless it is there already."""
-    from daari_mlx.artifact import attach, load_graph, read_stats, save_graph
-    from daari_mlx.compiler import compile_graph
-    from daari_mlx.data import read_prompts
-    from daari_mlx.extract import ExtractOptions, extract
-    from daari_mlx.workdir import Workdir
+    from daari_mlx.compile.compiler import compile_graph
+    from daari_mlx.compile.extract import ExtractOptions, extract
+    from daari_mlx.compile.workdir import Workdir
+    from daari_mlx.graph.artifact import attach, read_stats, save_graph
+    from daari_mlx.share.find import load_graph
+    from daari_mlx.text.data import read_prompts
 
     step(
         "The graph: the teacher answers the prompts, and what its states led to is counted",
@@ -155,10 +156,10 @@ def compile_corpus(teacher: Teacher, corpus: Path, work: Path, graph_path: Path)
 
 def benchmark(teacher: Teacher, graph: Graph, corpus: Path, graph_path: Path, out: Path, n: int) -> BenchRecord:
     """Plain mlx-lm and the graph on the held-out prompts; ``OUT/record.json``."""
-    from daari_mlx.bench import run_bench
-    from daari_mlx.data import read_prompts
-    from daari_mlx.files import write_json
-    from daari_mlx.probe import cost_of
+    from daari_mlx.cost.probe import cost_of
+    from daari_mlx.ground.files import write_json
+    from daari_mlx.measure.bench import run_bench
+    from daari_mlx.text.data import read_prompts
 
     command = step(
         "The benchmark: plain mlx-lm and the graph on messages that it has not seen, in turns",
@@ -174,8 +175,8 @@ def benchmark(teacher: Teacher, graph: Graph, corpus: Path, graph_path: Path, ou
 
 def show(record: BenchRecord, out: Path) -> None:
     """The table and ``OUT/acceptance.png``."""
-    from daari_mlx.plots import plot_acceptance
-    from daari_mlx.report import bench_text
+    from daari_mlx.show.plots import plot_acceptance
+    from daari_mlx.show.report import bench_text
 
     plot_acceptance(record, out / "acceptance.png")
     print(f"\n{LINE}\n{bench_text(record.as_dict())}\n{LINE}")

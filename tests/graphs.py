@@ -15,15 +15,15 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache
 
-from daari_mlx.build import build_graph
-from daari_mlx.corpus import Corpus
-from daari_mlx.draft import Context, GraphDrafter
-from daari_mlx.exemplars import Coarse, no_states
-from daari_mlx.graph import NO_NODE, Graph
-from daari_mlx.length import Cost
-from daari_mlx.nodes import Nodes, Projection
+from daari_mlx.compile.build import build_graph
+from daari_mlx.cost.length import Cost
+from daari_mlx.draft.drafter import Context, GraphDrafter
+from daari_mlx.graph.corpus import Corpus
+from daari_mlx.graph.exemplars import Coarse, no_states
+from daari_mlx.graph.graph import NO_NODE, Graph
+from daari_mlx.graph.nodes import Nodes, Projection
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+sys.path[:0] = [str(Path(__file__).parents[1] / "scripts" / name) for name in ("", "bench")]
 
 WIDTH, HIDDEN = 4, 8  # of reduced states and of teacher states
 
@@ -230,9 +230,9 @@ class Scripted(nn.Module):
 class Compiled:
     """The tiny teacher, what it was asked, and the graph compiled from its answers."""
 
-    teacher: Any  # daari_mlx.teacher.Teacher
+    teacher: Any  # daari_mlx.teacher.load.Teacher
     sequences: list[Any]  # prompt + the teacher's own greedy answer
-    workdir: Any  # daari_mlx.workdir.Workdir
+    workdir: Any  # daari_mlx.compile.workdir.Workdir
     graph: Graph
     stats: dict[str, Any]
     path: Path  # the saved graph
@@ -249,13 +249,13 @@ def write_rows(path: Path, count: int, seed: int) -> list[list[dict[str, str]]]:
 
 def compile_tiny(model: Any, tokenizer: Any, source: Path, folder: Path) -> Compiled:
     """Compile a graph of the tiny teacher's own answers to some invented messages into ``folder``."""
-    from daari_mlx.answers import answer_prompts
-    from daari_mlx.artifact import save_graph
-    from daari_mlx.compiler import compile_graph
-    from daari_mlx.data import read_prompts
-    from daari_mlx.extract import ExtractOptions, extract
-    from daari_mlx.teacher import Teacher
-    from daari_mlx.workdir import Workdir
+    from daari_mlx.compile.answers import answer_prompts
+    from daari_mlx.compile.compiler import compile_graph
+    from daari_mlx.compile.extract import ExtractOptions, extract
+    from daari_mlx.compile.workdir import Workdir
+    from daari_mlx.graph.artifact import save_graph
+    from daari_mlx.teacher.load import Teacher
+    from daari_mlx.text.data import read_prompts
 
     write_rows(folder / "train.jsonl", 72, seed=5)
     teacher = Teacher(model, tokenizer, str(source))

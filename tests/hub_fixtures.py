@@ -12,8 +12,8 @@ from hub_graphs import STATS_OF_A_PERSON, TEACHER
 from hub_stand_in import TOKEN, StandIn
 from huggingface_hub import constants
 
-from daari_mlx import hub
-from daari_mlx.artifact import save_graph
+from daari_mlx.graph.artifact import save_graph
+from daari_mlx.share import hub
 
 
 @pytest.fixture

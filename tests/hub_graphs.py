@@ -8,7 +8,7 @@ from typing import Any
 from test_artifact import COUNTED
 from typer.testing import CliRunner
 
-from daari_mlx import cli
+from daari_mlx.cli import main as cli
 
 TEACHER = {
     "model_type": "llama",

@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from daari_mlx.draft import Context, Draft
+from daari_mlx.draft.drafter import Context, Draft
 
 VOCABULARY = 128
 WINDOW = 16

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import daari_mlx  # noqa: F401  on Linux it loads a fast BLAS, which must happen before MLX is imported
-from daari_mlx.errors import DaariError
+from daari_mlx.ground.errors import DaariError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -30,7 +30,7 @@ SCORES, BENCH, PAGE = EXAMPLE / "scores.json", EXAMPLE / "bench.jsonl", EXAMPLE 
 ROWS, N_BENCH = 320, 30
 SHOWN = 1  # the test message whose drafting the page shows
 PROGRAMS = {
-    "daari-mlx": "from daari_mlx.cli import main; main()",
+    "daari-mlx": "from daari_mlx.cli.main import main; main()",
     # as the command of that name, with the fast BLAS before MLX
     "mlx_lm.lora": "import daari_mlx; from mlx_lm.lora import main; main()",
 }
@@ -133,8 +133,8 @@ def score() -> None:
     """What the teacher gets right before and after, on the test messages."""
     from score import score
 
-    from daari_mlx.artifact import versions
-    from daari_mlx.files import write_json
+    from daari_mlx.graph.artifact import versions
+    from daari_mlx.ground.files import write_json
 
     found = score(str(TEACHER), str(ADAPTER), DATA / "test.jsonl")
     write_json(SCORES, {**found, "versions": versions()})

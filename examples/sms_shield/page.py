@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from daari_mlx.errors import DaariError
+from daari_mlx.ground.errors import DaariError
 
 MARK = "<!-- {name}: written by make.py -->"
 SCORED = {

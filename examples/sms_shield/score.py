@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from messages import FIELDS, read_answer
 
 if TYPE_CHECKING:
-    from daari_mlx.teacher import Teacher
+    from daari_mlx.teacher.load import Teacher
 
 MAX_TOKENS = 48  # the longest answer takes 40
 
@@ -21,7 +21,7 @@ def score(teacher_path: str, adapter_path: str, data: Path) -> dict[str, Any]:
         ``rows``, their number; ``base``, the untuned teacher's hash of weights; and under ``before`` and ``after`` the
         figures of :func:`count`, each with the ``loss`` in nats per answer token.
     """
-    from daari_mlx.teacher import load_teacher
+    from daari_mlx.teacher.load import load_teacher
 
     rows = [json.loads(line)["messages"] for line in data.read_text(encoding="utf-8").splitlines()]
     found: dict[str, Any] = {"rows": len(rows)}

@@ -1,0 +1,65 @@
+"""The command line: words → calls. Each command is a call or two that a notebook could make."""
+
+from __future__ import annotations
+
+import typer
+
+from daari_mlx import __version__
+from daari_mlx.cli import annotate as cli_annotate
+from daari_mlx.cli import answer as cli_decode
+from daari_mlx.cli import bench as cli_bench
+from daari_mlx.cli import compile as cli_graph
+from daari_mlx.cli import hub as cli_hub
+from daari_mlx.cli import inspect as cli_inspect
+from daari_mlx.cli import merge as cli_merge
+from daari_mlx.cli import plot as cli_plot
+from daari_mlx.cli import tier as cli_tier
+from daari_mlx.cli.shell import Command
+
+app = typer.Typer(
+    name="daari-mlx",
+    help="Faster decoding for mlx-lm without training: a graph of the teacher's hidden states drafts its tokens.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: instant, and the same in a pipe
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"daari-mlx {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _about(
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+    ),
+) -> None:
+    pass
+
+
+for _command in (
+    cli_graph.compile,
+    cli_graph.extract,
+    cli_decode.generate,
+    cli_decode.chat,
+    cli_annotate.annotate,
+    cli_bench.bench,
+    cli_merge.merge,
+    cli_inspect.inspect,
+    cli_plot.plot,
+    cli_bench.probe,
+    cli_tier.tier,
+    cli_hub.push,
+    cli_hub.pull,
+):
+    app.command(cls=Command)(_command)
+
+
+def main() -> None:
+    """The console script; ends the process with the exit status."""
+    app(prog_name="daari-mlx")

@@ -1,0 +1,26 @@
+"""The command that makes one graph of two: merge."""
+
+from __future__ import annotations
+
+from daari_mlx.cli.options import common as options
+from daari_mlx.cli.options import update as options_update
+from daari_mlx.show import report
+
+
+def merge(
+    graph: options_update.First,
+    other: options_update.Second,
+    graph_path: options.GraphPath,
+    max_bytes: options.MaxBytes = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make one graph of two. Both of one teacher and layer, compiled apart."""
+    from daari_mlx.compile.update import merge_graphs
+    from daari_mlx.graph.artifact import check_target, read_stats, save_graph
+    from daari_mlx.share.find import load_graph
+
+    check_target(graph_path)
+    merged = merge_graphs(load_graph(graph), load_graph(other), max_bytes=max_bytes)
+    save_graph(merged.graph, graph_path, {**merged.stats, "command": report.command_line()})
+    stats = read_stats(graph_path)
+    print(report.as_json({"graph": graph_path, **stats}) if as_json else report.compile_text(stats, graph_path))

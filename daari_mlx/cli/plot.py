@@ -1,0 +1,171 @@
+"""The command that draws records and graphs: plot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from daari_mlx.cli.options import common as options
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.show import report
+
+
+class Kind(StrEnum):
+    """What is drawn."""
+
+    ACCEPTANCE = "acceptance"
+    CALIBRATION = "calibration"
+    LENGTH = "length"
+    SPEED = "speed"
+    NODES = "nodes"
+
+
+KindArgument = Annotated[
+    Kind,
+    typer.Argument(
+        help="What to draw. acceptance: by position, task and source; calibration: promised against true; length: "
+        "gain by draft length; speed: against plain, prompt by prompt; nodes: a map of the states."
+    ),
+]
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Records that bench --out wrote (acceptance, speed), results/replay.jsonl or graphs (calibration), one "
+        "graph (length, nodes).",
+    ),
+]
+Out = Annotated[str, typer.Option("--out", metavar="FILE", help="The picture to write: .png, .svg or .pdf.")]
+Dark = Annotated[bool, typer.Option("--dark", help="Light on a dark ground.")]
+Words = Annotated[
+    str | None,
+    typer.Option("--model", metavar="PATH_OR_REPO", help="For nodes: the teacher, whose tokenizer names the tokens."),
+]
+Machines = Annotated[
+    str, typer.Option("--device", metavar="CURVE|all", help="For length: whose published T(m), as in inspect.")
+]
+
+
+def plot(
+    ctx: typer.Context,
+    kind: KindArgument,
+    sources: Sources,
+    out: Out,
+    dark: Dark = False,
+    model: Words = None,
+    device: Machines = "all",
+) -> None:
+    """Draw a picture of benchmark records or of a graph. Needs matplotlib: pip install 'daari-mlx[plot]'."""
+    if kind is not Kind.NODES:
+        options.refuse_unused(ctx, ("model",), "goes with the kind nodes: leave it out")
+    if kind is not Kind.LENGTH:
+        options.refuse_unused(ctx, ("device",), "goes with the kind length: leave it out")
+    if kind in (Kind.LENGTH, Kind.NODES) and len(sources) != 1:
+        raise typer.BadParameter(f"{kind.value} draws one graph, {len(sources)} sources were given", ctx=ctx)
+    from daari_mlx.show.plots.style import check_picture
+
+    check_picture(out)
+    draw: dict[Kind, Callable[[], Path]] = {
+        Kind.ACCEPTANCE: lambda: _draw_records("plot_acceptance", sources, out, dark),
+        Kind.SPEED: lambda: _draw_records("plot_speed", sources, out, dark),
+        Kind.CALIBRATION: lambda: _draw_calibration(sources, out, dark),
+        Kind.LENGTH: lambda: _draw_length(sources[0], device, out, dark),
+        Kind.NODES: lambda: _draw_nodes(sources[0], model, out, dark),
+    }
+    report.note(f"wrote {draw[kind]()}")
+
+
+def _draw_records(function: str, sources: list[str], out: str, dark: bool) -> Path:
+    from daari_mlx.show import plots
+
+    named = [(name, line) for source in sources for name, line in _lines(source)]
+    names = [name for name, _ in named]
+    drawn: Path = getattr(plots, function)([line for _, line in named], out, names=names, dark=dark)
+    return drawn
+
+
+def _draw_calibration(sources: list[str], out: str, dark: bool) -> Path:
+    from daari_mlx.show.plots import plot_calibration
+
+    told: list[tuple[str, Any]] = []
+    for source in sources:
+        if Path(source).is_file():
+            lines = [line for _, line in _lines(source) if line.get("measurement") == "reliability"]
+            if not lines:
+                raise DaariError(
+                    f"{source} has no line whose measurement is reliability: give results/replay.jsonl, or a graph."
+                )
+            told += [(" ".join(str(line.get(key, "")) for key in ("set", "teacher")).strip(), line) for line in lines]
+        else:
+            told.append((_graph_name(source), _outlook(source)))
+    return plot_calibration([record for _, record in told], out, names=[name for name, _ in told], dark=dark)
+
+
+def _draw_length(source: str, device: str, out: str, dark: bool) -> Path:
+    from daari_mlx.cost.curves import choose_curves
+    from daari_mlx.show.plots import plot_length
+
+    curves = choose_curves(device)
+    return plot_length(_outlook(source), out, curves=curves, name=_graph_name(source), dark=dark)
+
+
+def _draw_nodes(source: str, model: str | None, out: str, dark: bool) -> Path:
+    from daari_mlx.ground.legible import Words
+    from daari_mlx.share.find import load_graph
+    from daari_mlx.show.graph_view import tokenizer_for
+    from daari_mlx.show.plots.nodes import plot_nodes
+
+    graph = load_graph(source)
+    tokenizer, why = tokenizer_for(graph, model)
+    if why is not None:
+        report.note(f"note: {why}")
+    return plot_nodes(graph, out, words=None if tokenizer is None else Words(tokenizer), dark=dark)
+
+
+def _outlook(source: str) -> Any:
+    """The held-out answers that a graph's compilation kept."""
+    from daari_mlx.graph.artifact import STATS, read_stats
+    from daari_mlx.measure.prospect import kept_outlook
+    from daari_mlx.share.find import graph_folder
+
+    folder = graph_folder(source)
+    if not (folder / STATS).is_file():
+        raise DaariError(f"{source} has no {STATS}: give a graph's folder, as daari-mlx compile writes it.")
+    outlook, missing = kept_outlook(read_stats(folder))
+    if outlook is None:
+        raise DaariError(f"{source} keeps no held-out answers: {missing}.")
+    return outlook
+
+
+def _graph_name(source: str) -> str:
+    return Path(source).name.removesuffix(".graph")
+
+
+def _lines(source: str) -> list[tuple[str, dict[str, Any]]]:
+    """The records of a file, one a line, each with a name: the file's, numbered where it has several.
+
+    Raises:
+        DaariError: it is no file, or a line is no JSON object.
+    """
+    path = Path(source)
+    if not path.is_file():
+        raise DaariError(f"There is no record at {source!r}: give a file that daari-mlx bench --out wrote.")
+    found = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not text.strip():
+            continue
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise DaariError(f"{source}:{number} is no JSON object but {text[:40]!r}: give one record a line.")
+        found.append(value)
+    if not found:
+        raise DaariError(f"{source} is empty: give a file that daari-mlx bench --out wrote.")
+    return [(path.stem if len(found) == 1 else f"{path.stem}:{n}", value) for n, value in enumerate(found, start=1)]

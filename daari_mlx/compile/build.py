@@ -1,0 +1,154 @@
+"""Stage 5, build: from nodes and a labelled corpus to a calibrated graph within its budget of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daari_mlx.compile.budget import (
+    EXEMPLARS_SHARE,
+    MAX_BYTES,
+    STEP_BYTES,
+    STEPS_SHARE,
+    WORD_BYTES,
+    commonest_rows,
+    exemplar_bytes,
+    exemplar_rows,
+    keep_paths,
+    left_over,
+    needed,
+)
+from daari_mlx.compile.calibrate import calibrate, parts
+from daari_mlx.compile.tables import build_paths, count_edges, count_habits, count_steps
+from daari_mlx.graph.corpus import Corpus
+from daari_mlx.graph.exemplars import Exemplars, make_exemplars
+from daari_mlx.graph.graph import Graph
+from daari_mlx.graph.nodes import Nodes
+from daari_mlx.graph.outlook import Outlook, look_out
+from daari_mlx.graph.paths import Paths
+from daari_mlx.graph.source import NAMES
+from daari_mlx.graph.sources import Sources
+from daari_mlx.ground.types import IntArray
+
+
+@dataclass(frozen=True)
+class Built:
+    """A graph, and what was promised on answers held out while it was calibrated; None where they were too few."""
+
+    graph: Graph
+    outlook: Outlook | None
+
+
+def build_graph(
+    nodes: Nodes,
+    corpus: Corpus,
+    *,
+    layer: int | str,
+    vocab_size: int,
+    seed: int = 0,
+    names: Sequence[str] = NAMES,
+    max_bytes: int = MAX_BYTES,
+) -> Graph:
+    """The graph of :func:`build`, whose arguments and errors these are."""
+    return build(
+        nodes, corpus, layer=layer, vocab_size=vocab_size, seed=seed, names=names, max_bytes=max_bytes, held_out=False
+    ).graph
+
+
+def build(
+    nodes: Nodes,
+    corpus: Corpus,
+    *,
+    layer: int | str,
+    vocab_size: int,
+    seed: int = 0,
+    names: Sequence[str] = NAMES,
+    max_bytes: int = MAX_BYTES,
+    held_out: bool = True,
+) -> Built:
+    """Count all tables of a corpus, and calibrate the sources on parts of it that their tables do not know.
+
+    Args:
+        nodes: that the corpus is labelled with.
+        corpus: its sequences in an order drawn by chance.
+        layer: which states the nodes were made from.
+        vocab_size: V.
+        seed: which sequences are held out together.
+        names: the sources that are heard.
+        max_bytes: that the graph may have, whatever the corpus.
+        held_out: whether to tell what was promised on those parts.
+
+    Raises:
+        DaariError: ``max_bytes`` does not even hold the nodes.
+    """
+    unaware: list[Graph] = []
+
+    def count(some: Corpus) -> Graph:
+        return count_graph(nodes, some, layer=layer, vocab_size=vocab_size, max_bytes=max_bytes)
+
+    def sources_of(some: Corpus) -> Sources:
+        graph = count(some)
+        if held_out:
+            unaware.append(replace(graph, paths=replace(graph.paths)))  # the arrays, without what look-ups make of them
+        return Sources(graph, names)
+
+    arbiter = calibrate(corpus, sources_of, seed)
+    if arbiter is None:
+        return Built(count(corpus), None)
+    outlook = look_out(unaware, arbiter, corpus, *parts(len(corpus), seed)) if held_out else None
+    unaware.clear()
+    return Built(replace(count(corpus), arbiter=arbiter), outlook)
+
+
+def count_graph(
+    nodes: Nodes, corpus: Corpus, *, layer: int | str, vocab_size: int, max_bytes: int = MAX_BYTES
+) -> Graph:
+    """The tables of a corpus, not calibrated yet; arguments are those of :func:`build_graph`."""
+    size, answers = len(nodes.centroids), corpus.answers()
+    edge_start, edge_token, edge_probability, support = count_edges(
+        corpus.labels[answers], corpus.tokens[answers], size, vocab_size
+    )
+    habits = count_habits(corpus, size)
+    fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, habits, edge_start)
+    left = left_over(max_bytes, (*fixed, edge_token, edge_probability), len(corpus))
+    step_key, step_node = count_steps(corpus, size, vocab_size, int(left * STEPS_SHARE) // STEP_BYTES)
+    text, paths, exemplars = _said(corpus, vocab_size, left - STEP_BYTES * len(step_key))
+    return Graph(
+        nodes=nodes,
+        layer=layer,
+        vocab_size=vocab_size,
+        edge_start=edge_start,
+        edge_token=edge_token,
+        edge_probability=edge_probability,
+        support=support,
+        step_key=step_key,
+        step_node=step_node,
+        habits=habits,
+        text=text,
+        paths=paths,
+        exemplars=exemplars,
+    )
+
+
+def _said(corpus: Corpus, vocab_size: int, budget: int) -> tuple[IntArray, Paths, Exemplars]:
+    """The text, its paths and exemplars: all where ``budget`` bytes hold that, else the paths that were taken most."""
+    text, places = corpus.text()
+    spare, reserve = budget - needed(corpus, vocab_size, budget), int(budget * EXEMPLARS_SHARE)
+    if spare >= min(reserve, exemplar_bytes(corpus)):
+        rows, _ = exemplar_rows(corpus, spare)
+        return text, build_paths(corpus, text, places, vocab_size), _exemplars(corpus, places, rows)
+    rows, sequences = exemplar_rows(corpus, reserve, WORD_BYTES)
+    own, own_places = corpus.take(range(sequences)).text()
+    exemplars = _exemplars(corpus, own_places, rows)
+    left = budget - exemplars.nbytes - WORD_BYTES * len(own)
+    taken, weight = commonest_rows(corpus, vocab_size, left)
+    words, paths = keep_paths(text, build_paths(corpus, text, places, vocab_size, taken), weight, left)
+    return np.concatenate([words, own]), paths, exemplars.behind(len(words))
+
+
+def _exemplars(corpus: Corpus, places: IntArray, rows: NDArray[np.int64]) -> Exemplars:
+    sequence = np.repeat(np.arange(len(corpus)), corpus.rows)
+    return make_exemplars(corpus.states.take(rows), places[rows], corpus.tokens[rows], sequence[rows])

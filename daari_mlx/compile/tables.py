@@ -1,0 +1,146 @@
+"""Stage 5, from a labelled corpus to the tables of a graph: edges, steps, paths. Counting only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from daari_mlx.graph.cells import habit, kind
+from daari_mlx.graph.codepoints import BREAK, as_text
+from daari_mlx.graph.corpus import Corpus
+from daari_mlx.graph.graph import MAX_EDGES
+from daari_mlx.graph.paths import END, REACH, Paths
+from daari_mlx.graph.recall import Recall
+from daari_mlx.graph.source import LOOK_BACK
+from daari_mlx.ground.types import FloatArray, IntArray
+
+LISTENED = 2000  # sequences whose copies are counted, at the most
+
+
+def count_edges(
+    labels: IntArray, tokens: IntArray, count: int, vocab_size: int
+) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+    """The ``MAX_EDGES`` commonest tokens of each node with their shares, and the support of each node."""
+    key, seen = np.unique(labels.astype(np.int64) * vocab_size + tokens, return_counts=True)
+    return top_edges(key // vocab_size, key % vocab_size, seen, np.bincount(labels, minlength=count))
+
+
+def top_edges(
+    node: NDArray[np.int64], token: NDArray[np.int64], seen: NDArray[np.int64], support: NDArray[np.int64]
+) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+    """The arrays of edges, from what was counted.
+
+    Args:
+        node, token, seen: distinct pairs and how often each was seen.
+        support: ``(N,)``, how many steps left each node.
+    """
+    count = len(support)
+    order = np.lexsort((token, -seen, node))
+    node, token, seen = node[order], token[order], seen[order]
+    first = np.searchsorted(node, np.arange(count))
+    kept = np.arange(len(node)) - first[node] < MAX_EDGES
+    start = np.searchsorted(node[kept], np.arange(count + 1)).astype(np.int32)
+    share = (seen[kept] / support[node[kept]]).astype(np.float32)
+    return start, token[kept].astype(np.int32), share, support.astype(np.int32)
+
+
+def count_steps(
+    corpus: Corpus, count: int, vocab_size: int, most: int | None = None
+) -> tuple[NDArray[np.int64], IntArray]:
+    """Where each (node, token) mostly led, and, from "any node" (number ``count``), where each token mostly led.
+
+    Args:
+        corpus: the labelled corpus.
+        count: N.
+        vocab_size: V.
+        most: how many steps are kept at the most, the commonest; None for all.
+    """
+    follows = corpus.follows()
+    origin, target = corpus.labels[:-1][follows[:-1]].astype(np.int64), corpus.labels[1:][follows[:-1]]
+    token = corpus.tokens[:-1][follows[:-1]]
+    step, seen = np.unique((origin * vocab_size + token) * (count + 1) + target, return_counts=True)
+    anyhow, which = np.unique(step % (vocab_size * (count + 1)), return_inverse=True)
+    from_any = np.bincount(which, seen, len(anyhow)).astype(np.int64)
+    every = np.concatenate([step, count * vocab_size * (count + 1) + anyhow])
+    return commonest_steps(every // (count + 1), every % (count + 1), np.concatenate([seen, from_any]), most)
+
+
+def commonest_steps(
+    key: NDArray[np.int64], target: NDArray[np.int64], seen: NDArray[np.int64], most: int | None
+) -> tuple[NDArray[np.int64], IntArray]:
+    """The commonest target of each key; of the keys the ``most`` commonest, by how often that target was reached."""
+    best = first_of_each(key, seen, target)
+    key, seen, nodes = key[best], seen[best], target[best].astype(np.int32)
+    if most is not None and len(key) > most:
+        kept = np.sort(np.lexsort((key, -seen))[:most])
+        return key[kept], nodes[kept]
+    return key, nodes
+
+
+def build_paths(
+    corpus: Corpus, text: IntArray, places: IntArray, vocab_size: int, rows: NDArray[np.int64] | None = None
+) -> Paths:
+    """The commonest continuation of every (node, token chosen there).
+
+    Args:
+        corpus: whose rows they are.
+        text, places: of :meth:`Corpus.text`.
+        vocab_size: V.
+        rows: that are counted; None for all.
+    """
+    said = corpus.labels.astype(np.int64) * vocab_size + corpus.tokens
+    if rows is not None:
+        said, places = said[rows], places[rows]
+    key, path = np.unique(said, return_inverse=True)
+    place = np.zeros(len(key), np.int32)
+    place[path[::-1]] = places[::-1]
+    kinds = np.full((len(key), REACH), END, np.uint8)
+    rows = np.arange(len(places))
+    for step in range(REACH):
+        following = text[places[rows] + 1 + step]
+        said, which, seen = np.unique(
+            path[rows] * (vocab_size + 1) + following + 1, return_inverse=True, return_counts=True
+        )
+        owner, token = said // (vocab_size + 1), said % (vocab_size + 1) - 1
+        total = np.bincount(owner, seen, minlength=len(key))
+        best = first_of_each(owner, seen, token)
+        best = best[token[best] != BREAK]
+        kinds[owner[best], step] = kind(seen[best] / total[owner[best]], total[owner[best]].astype(np.int64))
+        chosen = np.zeros(len(said), bool)
+        chosen[best] = True
+        rows = rows[chosen[which]]
+        place[path[rows[::-1]]] = places[rows[::-1]]  # the first of them, so that paths share words
+        if len(rows) == 0:
+            break
+    return Paths(key, place, kinds)
+
+
+def count_habits(corpus: Corpus, count: int) -> NDArray[np.uint8]:
+    """How far copying can be trusted where each node stands; of a large corpus, some sequences tell.
+
+    Args:
+        corpus: in an order drawn by chance.
+        count: N.
+    """
+    right, seen = np.zeros(count), np.zeros(count, np.int64)
+    row = prompt = 0
+    for rows, before in zip(corpus.rows[:LISTENED].tolist(), corpus.before_rows[:LISTENED].tolist(), strict=True):
+        recall = Recall(before + rows)
+        recall.extend(as_text(corpus.before[prompt : prompt + before].tolist()))
+        for token, label in zip(corpus.tokens[row : row + rows].tolist(), corpus.labels[row : row + rows], strict=True):
+            place, _ = recall.find(recall.text[-LOOK_BACK:])
+            if place >= 0:
+                seen[label] += 1
+                right[label] += recall.text[place] == chr(token)
+            recall.extend(chr(token))
+        row, prompt = row + rows, prompt + before
+    return habit(right, seen)
+
+
+def first_of_each(key: NDArray[np.int64], seen: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The index of the commonest value of each key, the smaller value where two are as common."""
+    order = np.lexsort((value, -seen, key))
+    key = key[order]
+    first = np.concatenate([[True], key[1:] != key[:-1]]) if len(key) else np.zeros(0, bool)
+    chosen: NDArray[np.int64] = order[first]
+    return chosen

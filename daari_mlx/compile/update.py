@@ -1,0 +1,203 @@
+"""Stages 4 and 5 for more text: an extraction's states join a graph whose own states are gone, or two graphs join.
+
+The graph's projection and nodes stay as they are. New states that lie apart from all nodes get nodes of their own, as
+dense as a compilation makes them; tables are added up, and sources calibrated on new answers that are held out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from daari_mlx.compile.budget import MAX_BYTES, few_prompts
+from daari_mlx.compile.build import count_graph
+from daari_mlx.compile.calibrate import calibrate
+from daari_mlx.compile.cluster import MAX_NODES, STATES_PER_NODE, cluster_states, fit_sample, label_all
+from daari_mlx.compile.compiler import Compiled, first_states, label_states, labelled, peak_mb, sample_states, summary
+from daari_mlx.compile.extract import extraction_record
+from daari_mlx.compile.merge import APART, Part, blend, join_nodes, merge_tables, spacing
+from daari_mlx.compile.workdir import Workdir
+from daari_mlx.graph.arbiter import Arbiter, counted
+from daari_mlx.graph.corpus import Corpus
+from daari_mlx.graph.exemplars import Exemplars, no_states
+from daari_mlx.graph.graph import Graph
+from daari_mlx.graph.nodes import Nodes
+from daari_mlx.graph.source import NAMES
+from daari_mlx.graph.sources import Sources
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.types import FloatArray
+from daari_mlx.teacher.fingerprint import describe, differences
+
+
+def update_graph(graph: Graph, workdir: Workdir, *, seed: int = 0, max_bytes: int | None = None) -> Compiled:
+    """Add a finished extraction to a graph.
+
+    Args:
+        graph: of the same teacher and layer; ``workdir`` was extracted with its projection.
+        workdir: the new text.
+        seed: of new nodes and of what is held out; the same inputs give the same bytes, as for ``compile_graph``.
+        max_bytes: that the graph may have; None for 9 MB.
+
+    Raises:
+        DaariError: the extraction is not finished or of another teacher, layer or projection.
+    """
+    extraction, plan, limit = extraction_record(workdir), workdir.read_plan(), max_bytes or MAX_BYTES
+    check_same(graph, plan.teacher, plan.layer, "The new text was read")
+    if not np.array_equal(workdir.read_projection().basis, graph.nodes.projection.basis):
+        raise DaariError(
+            f"The states in {workdir.path} were not reduced as those of the graph: remove that folder and run the same "
+            "command again."
+        )
+    start = time.perf_counter()
+    shards = list(workdir.read_shards(states=False))
+    states = sum(len(s.tokens) for s in shards)
+    if states == 0:
+        raise DaariError(f"The workdir {workdir.path} has no states: give more text.")
+    wanted = min(states, fit_sample(MAX_NODES))
+    nodes = grow(graph.nodes, sample_states(workdir, states, wanted, seed), states, seed)
+    corpus = labelled(shards, label_states(workdir, nodes, states, seed), first_states(workdir))
+    prompts = np.concatenate([s.prompts for s in shards])
+    made = add_corpus(graph, nodes, corpus, seed=seed, max_bytes=limit)
+    made = replace(made, prompts=few_prompts(np.concatenate([graph.prompts, prompts]), limit))
+    made.check()
+    drafted = int(made.support.sum())
+    stats = {
+        **summary(made, drafted),
+        "states": drafted,
+        "sequences": len(made.prompts),
+        "added": {"states": states, "sequences": len(corpus), "nodes": made.size - graph.size},
+        "seconds": {**extraction["seconds"], "update": time.perf_counter() - start},  # type: ignore[dict-item]
+        "peak_mb": peak_mb(),
+        "settings": {
+            **_settings(made, limit, seed),
+            "answers": plan.answers,
+            "max_tokens": plan.max_tokens,
+            "corpus": plan.corpus,
+        },
+    }
+    return Compiled(made, stats)
+
+
+def merge_graphs(first: Graph, second: Graph, *, max_bytes: int | None = None) -> Compiled:
+    """One graph of two of the same teacher and layer.
+
+    The nodes of the one that saw more keep their places; see :func:`daari_mlx.compile.merge.join_nodes` for those of
+    the other.
+
+    Raises:
+        DaariError: they are of different teachers or layers.
+    """
+    check_same(first, second.teacher, second.layer, "The second graph was compiled")
+    limit, start = max_bytes or MAX_BYTES, time.perf_counter()
+    large, small = sorted((first, second), key=lambda g: -int(g.support.sum()))
+    nodes, place = join_nodes(large.nodes, small.nodes, max(MAX_NODES, large.size))
+    known = [g for g in (large, small) if _calibrated(g)] or [large, small]
+    arbiter = blend([g.arbiter for g in known], [len(g.prompts) for g in known])
+    heard = arbiter.names if _calibrated(known[0]) else NAMES
+    both = [Part(_heard(large, heard), np.arange(large.size)), Part(_heard(small, heard), place)]
+    made = replace(merge_tables(nodes, both, limit), arbiter=arbiter)
+    made.check()
+    drafted = int(made.support.sum())
+    stats = {
+        **summary(made, drafted),
+        "states": drafted,
+        "sequences": len(made.prompts),
+        "seconds": {"merge": time.perf_counter() - start},
+        "peak_mb": peak_mb(),
+        "settings": {**_settings(made, limit, 0), "answers": "merged", "max_tokens": 0, "corpus": "merged"},
+    }
+    return Compiled(made, stats)
+
+
+def check_same(graph: Graph, teacher: dict[str, Any], layer: int | str, what: str) -> None:
+    """See that something goes with a graph.
+
+    Raises:
+        DaariError: it is of another teacher or layer; ``what`` begins the second sentence.
+    """
+    found = differences(graph.teacher, teacher)
+    if found:
+        raise DaariError(
+            f"The graph belongs to another teacher (they differ in: {', '.join(found)}).\n"
+            f"  graph: {describe(graph.teacher)}\n  other: {describe(teacher)}\n"
+            "Nodes of one teacher mean nothing to another: compile one for this teacher."
+        )
+    if graph.layer != layer:
+        raise DaariError(f"The graph reads layer {graph.layer}. {what} with layer {layer}: take the same layer.")
+
+
+def grow(nodes: Nodes, sample: FloatArray, states: int, seed: int) -> Nodes:
+    """The nodes, and some more where new states lie farther from a node than its own nearest neighbour does.
+
+    Args:
+        nodes: of a graph; they keep their numbers.
+        sample: ``(n, D)`` of the new states.
+        states: how many there are in all.
+        seed: of the clustering.
+    """
+    blocks = [sample[k : k + 4096] for k in range(0, len(sample), 4096)]
+    near = np.concatenate(list(label_all(nodes.centroids, blocks, seed)))
+    apart = np.linalg.norm(sample - nodes.centroids[near], axis=1) > APART * spacing(nodes.centroids)[near]
+    count = int(apart.sum() * (states / len(sample)) / STATES_PER_NODE)
+    count = min(count, max(0, MAX_NODES - len(nodes.centroids)), int(apart.sum()))
+    if count == 0:
+        return nodes
+    return Nodes(nodes.projection, np.concatenate([nodes.centroids, cluster_states(sample[apart], count, seed)]))
+
+
+def add_corpus(graph: Graph, nodes: Nodes, corpus: Corpus, *, seed: int = 0, max_bytes: int = MAX_BYTES) -> Graph:
+    """A graph with the tables of a labelled corpus added to its own, and its sources calibrated on both.
+
+    Args:
+        graph: its nodes are the first of ``nodes``.
+        nodes: that the corpus is labelled with.
+        corpus: the new text, in an order drawn by chance; its prompts are not known here.
+        seed: which new sequences are held out; those that the graph knows are gone.
+        max_bytes: that the graph may have.
+    """
+    known = _calibrated(graph)
+    heard = graph.arbiter.names if known else NAMES
+    old = Part(_heard(graph, heard), np.arange(graph.size))
+    if "near" not in heard:
+        corpus = replace(corpus, states=no_states())
+
+    def both(some: Corpus) -> Graph:
+        new = count_graph(nodes, some, layer=graph.layer, vocab_size=_vocabulary(graph, corpus), max_bytes=max_bytes)
+        return merge_tables(nodes, [old, Part(new, np.arange(new.size))], max_bytes)
+
+    fitted: Arbiter | None = calibrate(corpus, lambda some: Sources(both(some), heard), seed)
+    made = both(corpus)
+    if fitted is None:
+        return made
+    if not known:
+        return replace(made, arbiter=fitted)
+    return replace(made, arbiter=blend([graph.arbiter, fitted], [len(graph.prompts), len(corpus)]))
+
+
+def _calibrated(graph: Graph) -> bool:
+    """Whether its sources were fitted on held-out text; a graph of too few answers takes its edges at their word."""
+    return graph.arbiter.names != counted().names
+
+
+def _heard(graph: Graph, names: Sequence[str]) -> Graph:
+    """The graph without exemplars that no source of these would read: their bytes go to steps and paths."""
+    return graph if "near" in names else replace(graph, exemplars=Exemplars())
+
+
+def _vocabulary(graph: Graph, corpus: Corpus) -> int:
+    return max(graph.vocab_size, int(corpus.tokens.max(initial=0)) + 1)
+
+
+def _settings(graph: Graph, limit: int, seed: int) -> dict[str, Any]:
+    return {
+        "nodes": graph.size,
+        "nodes_asked": "auto",
+        "seed": seed,
+        "max_bytes": limit,
+        "layer": graph.layer,
+        "dimensions": graph.nodes.centroids.shape[1],
+    }

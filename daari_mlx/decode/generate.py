@@ -1,0 +1,284 @@
+"""`generate` and `stream_generate` with mlx-lm's names: text from tokens, and the response that extends mlx-lm's."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.generate import GenerationResponse as PlainResponse
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.sample_utils import greedy_sampler
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from daari_mlx.decode.choose import DraftLength, choose_drafter
+from daari_mlx.decode.emitted import Emitted, Round
+from daari_mlx.decode.limits import Options
+from daari_mlx.decode.loop import generate_step
+from daari_mlx.decode.refusals import check_kv_quantisation, check_numbers, refuse_two_sizes, refuse_unknown
+from daari_mlx.decode.stops import stop_list, until_stop
+from daari_mlx.draft.drafter import Drafter
+from daari_mlx.graph.graph import Graph
+from daari_mlx.ground.accept import Statistics
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.wired import wired
+from daari_mlx.teacher.fingerprint import context_length
+from daari_mlx.teacher.quirks import blocks_until
+from daari_mlx.teacher.rewind import cached_tokens
+
+
+@dataclass
+class GenerationResponse(PlainResponse):
+    """mlx-lm's response with what drafting did.
+
+    Attributes:
+        source: which source drafted this token; None for the teacher's own bonus token. ``from_draft`` says whether
+            it was drafted.
+        statistics: the counts so far; one object for the whole answer, so read or copy it at the end.
+        round: the round it came in: what was drafted, and what the teacher said; one object for all its tokens.
+    """
+
+    source: str | None = None
+    statistics: Statistics = field(default_factory=Statistics)
+    round: Round | None = None
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Emitted tokens per teacher forward after prefill, so far; plain decoding is 1.0."""
+        return self.statistics.tokens_per_forward
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted draft tokens per draft token, so far."""
+        return self.statistics.acceptance_rate
+
+    @property
+    def drafting_off(self) -> str | None:
+        """Why nothing was drafted, or None while drafting is on."""
+        return self.statistics.drafting_off
+
+
+def stream_generate(
+    model: nn.Module,
+    tokenizer: Any,
+    prompt: str | mx.array | list[int],
+    max_tokens: int = 256,
+    *,
+    graph: Graph | str | None = None,
+    drafter: Drafter | None = None,
+    num_draft_tokens: DraftLength = "auto",
+    prompt_cache: list[Any] | None = None,
+    earlier: list[int] | None = None,
+    max_kv_size: int | None = None,
+    sampler: Any = None,
+    logits_processors: list[Any] | None = None,
+    prefill_step_size: int = 2048,
+    kv_bits: int | None = None,
+    kv_group_size: int = 64,
+    quantized_kv_start: int = 5000,
+    prompt_progress_callback: Any = None,
+    stream: Any = None,
+    stop: str | list[str] | None = None,
+    **unknown: Any,
+) -> Generator[GenerationResponse, None, None]:
+    """Stream an answer: the same tokens as ``mlx_lm.stream_generate``, several a teacher forward.
+
+    Args:
+        model, tokenizer: as ``mlx_lm.load`` gives them: the teacher.
+        prompt: text or token ids.
+        max_tokens: tokens at the most, exactly kept; -1 for no limit.
+        graph: a compiled graph, or the folder or Hub repository it lies in; None decodes plainly.
+        drafter: any other drafter, in place of a graph; it is shown the states of its ``layer``, none where
+            that is None, the final ones where it says nothing.
+        num_draft_tokens: how many tokens a round drafts; ``"auto"`` lets the path's probability and this machine's
+            T(m) decide (measured at the first use and kept); 0 drafts nothing.
+        prompt_cache: mlx-lm's prompt cache, changed in place. Afterwards, also after ``close()`` or an exception, it
+            holds exactly prompt + emitted tokens but the last one.
+        earlier: the tokens that ``prompt_cache`` holds, where they are known: drafters that read the text read them.
+        stop: texts that end the answer where it first holds one of them; the stop itself is not among the text, the
+            token that completes it is the last one. Text that may begin a stop comes once that is decided.
+        The others are mlx-lm's.
+
+    Yields:
+        One :class:`GenerationResponse` a token, as mlx-lm does.
+
+    Raises:
+        DaariError: a graph of another teacher, an empty prompt, an option that is unknown or cannot be honoured.
+    """
+    refuse_unknown(unknown, [*inspect.signature(stream_generate).parameters][:-1])
+    check_numbers(
+        max_tokens=max_tokens,
+        max_kv_size=max_kv_size,
+        prefill_step_size=prefill_step_size,
+        kv_bits=kv_bits,
+        kv_group_size=kv_group_size,
+        quantized_kv_start=quantized_kv_start,
+    )
+    stops = stop_list(stop)
+    refuse_two_sizes(prompt_cache, max_kv_size)
+    if not isinstance(tokenizer, TokenizerWrapper):
+        tokenizer = TokenizerWrapper(tokenizer)
+    statistics = Statistics()
+    prefill = _Prefill(prompt_progress_callback)
+    cache = prompt_cache if prompt_cache is not None else new_cache(model, max_kv_size)
+    check_kv_quantisation(model, cache, kv_bits, kv_group_size)
+    chosen, tap = choose_drafter(model, tokenizer, cache, statistics, graph, drafter, num_draft_tokens)
+    options = Options(
+        max_tokens=max_tokens,
+        sampler=None if sampler is greedy_sampler else sampler,
+        logits_processors=logits_processors,
+        prefill_step_size=prefill_step_size,
+        kv_bits=kv_bits,
+        kv_group_size=kv_group_size,
+        quantized_kv_start=quantized_kv_start,
+        prompt_progress_callback=prefill,
+        context_length=context_length(model),
+        blocks_until=blocks_until(model),
+        stream=stream,
+    )
+    ids = encode_prompt(tokenizer, prompt)
+    if chosen is not None:
+        statistics.drafting_off = options.ends_drafting(cached_tokens(cache) + len(ids) - 1)
+        chosen = chosen if statistics.drafting_off is None else None
+    steps = generate_step(
+        ids, model, cache, options=options, drafter=chosen, tap=tap, statistics=statistics, earlier=earlier
+    )
+    responses = _responses(steps, model, tokenizer, len(ids), options, statistics, prefill)
+    yield from until_stop(responses, tokenizer, stops) if stops else responses
+
+
+def generate(
+    model: nn.Module, tokenizer: Any, prompt: str | mx.array | list[int], verbose: bool = False, **kwargs: Any
+) -> str:
+    """The whole answer as text; ``kwargs`` are those of :func:`stream_generate`.
+
+    Args:
+        verbose: print the text as it comes and the figures at the end, as mlx-lm does.
+    """
+    text, response = "", None
+    for response in stream_generate(model, tokenizer, prompt, **kwargs):
+        text += response.text
+        if verbose:
+            print(response.text, end="", flush=True)
+    if verbose and response is not None:
+        print(
+            f"\n{'=' * 10}\nPrompt: {response.prompt_tokens} tokens, {response.prompt_tps:.3f} tokens-per-sec\n"
+            f"Generation: {response.generation_tokens} tokens, {response.generation_tps:.3f} tokens-per-sec\n"
+            f"Drafting: {response.tokens_per_forward:.2f} tokens per forward, {response.acceptance_rate:.0%} accepted\n"
+            f"Peak memory: {response.peak_memory:.3f} GB"
+        )
+    return text
+
+
+def new_cache(model: nn.Module, max_kv_size: int | None = None) -> list[Any]:
+    """An empty prompt cache.
+
+    Raises:
+        DaariError: ``max_kv_size`` is given and the model makes its own kind of cache, which would drop it silently.
+    """
+    if max_kv_size is not None and hasattr(model, "make_cache"):
+        raise DaariError(
+            f"max_kv_size is {max_kv_size}, but {type(model).__module__.rsplit('.', 1)[-1]} makes its own cache, which "
+            "has no such limit: leave it out."
+        )
+    return make_prompt_cache(model, max_kv_size=max_kv_size)
+
+
+def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int]) -> list[int]:
+    """Token ids of a prompt, encoded as mlx-lm does.
+
+    Raises:
+        DaariError: it is empty.
+    """
+    if isinstance(prompt, str):
+        special = tokenizer.bos_token is None or not prompt.startswith(tokenizer.bos_token)
+        ids = tokenizer.encode(prompt, add_special_tokens=special)
+    else:
+        ids = prompt.tolist() if isinstance(prompt, mx.array) else list(prompt)
+    if not ids:
+        raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
+    return ids
+
+
+class _Prefill:
+    """Passes mlx-lm's prompt progress on, and keeps when the cache came to hold all of the prompt but its last token.
+
+    Args:
+        told: the caller's own callback, or None.
+    """
+
+    def __init__(self, told: Any) -> None:
+        self._told = told
+        self.ended = time.perf_counter()
+
+    def __call__(self, done: int, total: int) -> None:
+        if done < total:
+            self.ended = time.perf_counter()
+        if self._told is not None:
+            self._told(done, total)
+
+
+def _responses(
+    steps: Generator[Emitted, None, None],
+    model: nn.Module,
+    tokenizer: Any,
+    prompt_tokens: int,
+    options: Options,
+    statistics: Statistics,
+    prefill: _Prefill,
+) -> Generator[GenerationResponse, None, None]:
+    """Tokens to text and figures, as mlx-lm counts and ends them.
+
+    Only the clock of ``generation_tps`` starts at the end of prefill. mlx-lm's starts with the first token, and all
+    that one forward gives along with that would have taken no time.
+    """
+    detokenizer = tokenizer.detokenizer
+    count, prompt_tps, start = 0, 0.0, time.perf_counter()
+
+    def response(step: Emitted, finish_reason: str | None) -> GenerationResponse:
+        return GenerationResponse(
+            text=detokenizer.last_segment,
+            token=step.token,
+            logprobs=step.logprobs,
+            from_draft=step.source is not None,
+            prompt_tokens=prompt_tokens,
+            prompt_tps=prompt_tps,
+            generation_tokens=count,
+            generation_tps=count / (time.perf_counter() - prefill.ended),
+            peak_memory=mx.get_peak_memory() / 1e9,
+            finish_reason=finish_reason,
+            source=step.source,
+            statistics=statistics,
+            round=step.round,
+        )
+
+    def next_response(step: Emitted) -> GenerationResponse:
+        nonlocal count, prompt_tps
+        if count == 0:
+            prompt_tps = prompt_tokens / (time.perf_counter() - start)
+        count += 1
+        ended = step.token in tokenizer.eos_token_ids
+        if not ended:
+            detokenizer.add_token(step.token)
+        if not ended and count != options.max_tokens:
+            return response(step, None)
+        detokenizer.finalize()
+        return response(step, "stop" if ended else "length")
+
+    with wired(model, options.run_stream()):
+        try:
+            for step in steps:
+                try:
+                    made = next_response(step)
+                except BaseException as error:
+                    steps.throw(error)  # nobody will see this token: its row leaves the cache
+                    raise
+                if made.finish_reason is not None:
+                    steps.close()  # the cache is exact before the last response is out
+                yield made
+        finally:
+            steps.close()

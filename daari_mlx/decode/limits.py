@@ -1,0 +1,99 @@
+"""What a generation is given besides prompt, model and drafter, and what it must not exceed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from daari_mlx.teacher.rewind import Cache
+from daari_mlx.teacher.verify import LogitsProcessor, Sampler
+
+NO_LIMIT = sys.maxsize
+
+
+@dataclass(slots=True)
+class Options:
+    """What ``generate_step`` takes besides prompt, model, cache and drafter; names and defaults are mlx-lm's.
+
+    Attributes:
+        max_tokens: how many tokens at the most; -1 for no limit.
+        sampler: from ``(1, V)`` log-probabilities to a token; None for greedy.
+        logits_processors: functions of (tokens so far, ``(1, V)`` logits), or None.
+        prefill_step_size: prompt tokens a prefill forward takes.
+        kv_bits, kv_group_size, quantized_kv_start: KV cache quantisation; None bits for none.
+        prompt_progress_callback: called with (prompt tokens done, prompt tokens).
+        context_length: the most tokens that the teacher can hold, None where it is not known.
+        blocks_until: the most tokens that the cache may hold after a block of several rows; None for no limit.
+        stream: the MLX stream to run on; None for mlx-lm's generation stream.
+    """
+
+    max_tokens: int = 256
+    sampler: Sampler | None = None
+    logits_processors: list[LogitsProcessor] | None = None
+    prefill_step_size: int = 2048
+    kv_bits: int | None = None
+    kv_group_size: int = 64
+    quantized_kv_start: int = 5000
+    prompt_progress_callback: Callable[[int, int], None] | None = None
+    context_length: int | None = None
+    blocks_until: int | None = None
+    stream: Any = None
+
+    def run_stream(self) -> Any:
+        """The stream to run on."""
+        return importlib.import_module("mlx_lm.generate").generation_stream if self.stream is None else self.stream
+
+    def quantise(self, cache: Cache) -> None:
+        """mlx-lm's own KV quantisation of ``cache``, in place."""
+        importlib.import_module("mlx_lm.generate").maybe_quantize_kv_cache(
+            cache,
+            quantized_kv_start=self.quantized_kv_start,
+            kv_group_size=self.kv_group_size,
+            kv_bits=self.kv_bits,
+        )
+
+    def draft_limit(self, emitted: int, cached: int) -> int:
+        """The most tokens that may be drafted now.
+
+        Args:
+            emitted: tokens emitted so far.
+            cached: tokens that the cache stands for (rows still owed to it included).
+        """
+        limits = [NO_LIMIT]
+        if self.max_tokens >= 0:
+            limits.append(self.max_tokens - emitted - 1)  # the bonus token takes one place
+        if self.context_length is not None:
+            limits.append(self.context_length - cached - 1)
+        if self.blocks_until is not None:
+            limits.append(self.blocks_until - cached - 1)
+        if self.kv_bits is not None and cached < self.quantized_kv_start:
+            limits.append(self.quantized_kv_start - cached - 2)  # plain quantises after the very row that reaches it
+        return max(0, min(limits))
+
+    def row_limit(self, emitted: int, cached: int) -> int:
+        """The most rounds of one row each that may follow one another here, each started before the last is read.
+
+        Args:
+            emitted, cached: as for :meth:`draft_limit`.
+        """
+        limits = [NO_LIMIT]
+        if self.max_tokens >= 0:
+            limits.append(self.max_tokens - emitted)
+        if self.kv_bits is not None and cached < self.quantized_kv_start:
+            limits.append(self.quantized_kv_start - cached - 1)  # no way back behind the row that quantises
+        return max(1, min(limits))
+
+    def ends_drafting(self, cached: int) -> str | None:
+        """Why nothing can be drafted from here to the end of the answer, or None where something may be.
+
+        Args:
+            cached: as for :meth:`draft_limit`.
+        """
+        if self.context_length is not None and cached + 1 >= self.context_length:
+            return f"the teacher's context of {self.context_length} tokens is full"
+        if self.blocks_until is not None and cached + 1 >= self.blocks_until:
+            return f"past {self.blocks_until} tokens this teacher answers a block of rows otherwise than single rows"
+        return None

@@ -1,0 +1,157 @@
+"""Stage 6, draft: from the teacher's true state, propose tokens.
+
+A drafter is anything with the one method of :class:`Drafter`. That of a graph looks up tables: no matrix product per
+token; re-anchoring, once a round, is the only arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from daari_mlx.cost.length import MAX_DRAFT, Cost, Trust, best_length
+from daari_mlx.graph.arbiter import FLOOR
+from daari_mlx.graph.graph import Graph
+from daari_mlx.graph.source import NO_NODE
+from daari_mlx.graph.sources import Sources
+from daari_mlx.ground.types import FloatArray
+
+WAKEFUL = 3  # rounds in which no draft pays before the first rest
+LONGEST_REST = 8
+
+
+@dataclass(slots=True)
+class Context:
+    """What a drafter may look at.
+
+    Attributes:
+        tokens: prompt and emitted tokens; the draft continues after the last of them.
+        state: ``(H,)`` float32, the teacher state from which ``tokens[-1]`` was chosen (the state at ``tokens[-2]``);
+            None when no forward has shown one yet.
+        states: ``(r, H)`` float32, the states from which the newest r tokens were chosen, ``state`` last; None where
+            only ``state`` is known.
+    """
+
+    tokens: list[int]
+    state: FloatArray | None
+    states: FloatArray | None = None
+
+
+@dataclass(slots=True)
+class Draft:
+    """A proposed continuation.
+
+    Attributes:
+        tokens: the draft tokens, possibly none.
+        probabilities: the drafter's probability that each is right, given that all before it are.
+        sources: which source drafted each; empty where the drafter has only one.
+        anchor: the node of the teacher's true state, or ``NO_NODE``.
+        rest: in how many rounds after this one nothing will be drafted, whatever the teacher says: the loop may run
+            those ahead as mlx-lm's own does.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    anchor: int = NO_NODE
+    rest: int = 0
+
+    def first(self, length: int) -> Draft:
+        """The draft cut to its first ``length`` tokens."""
+        return replace(
+            self,
+            tokens=self.tokens[:length],
+            probabilities=self.probabilities[:length],
+            sources=self.sources[:length],
+        )
+
+    def source_of(self, position: int) -> str:
+        """Which source drafted the token at ``position``; ``"drafter"`` where the drafter does not say."""
+        return self.sources[position] if position < len(self.sources) else "drafter"
+
+
+class Drafter(Protocol):
+    """Proposes what the teacher will say next."""
+
+    def draft(self, context: Context, limit: int, pending: int) -> Draft:
+        """At most ``limit`` draft tokens after ``context.tokens``.
+
+        Args:
+            context: what has been said and the teacher's last state.
+            limit: the most tokens that may be drafted, at least 1.
+            pending: rows that the verify forward has to carry besides the last token and the draft.
+        """
+        ...
+
+
+class GraphDrafter:
+    """Anchors on the teacher's state, then lets the graph's sources name token after token, as far as it pays.
+
+    One drafter serves one conversation at a time: what was said in it is a source too.
+
+    Args:
+        graph: the compiled graph.
+        num_draft_tokens: draft exactly this many tokens when the graph knows so many; None lets the path's
+            probability and ``cost`` decide.
+        cost: T(m)/T(1) of this teacher on this machine; needed when ``num_draft_tokens`` is None.
+        ends: token ids that end an answer: nothing is drafted behind them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        num_draft_tokens: int | None = None,
+        cost: Cost | None = None,
+        ends: Collection[int] = (),
+    ) -> None:
+        if num_draft_tokens is None and cost is None:
+            raise ValueError("GraphDrafter needs num_draft_tokens or a cost curve to choose a length from.")
+        self.graph = graph
+        self.layer = graph.layer
+        self.num_draft_tokens = num_draft_tokens
+        self.cost = cost
+        self.ends = frozenset(ends)
+        self.sources = Sources(graph, graph.arbiter.names)
+        self._trust = Trust()
+        # where the newest path began, in which text, and as much of it as is judged: one token at least
+        self._shown: tuple[list[int], int, Draft] = ([], 0, Draft())
+        self._idle = 0  # rounds without a draft in a row
+
+    def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
+        """See :meth:`Drafter.draft`; empty when there is no state or no source knows how to go on."""
+        if context.state is None:
+            return Draft()
+        self._learn(context.tokens)
+        anchor, reduced = self.graph.nodes.anchor(context.state)
+        moment = self.sources.start(context.tokens, anchor, state=reduced)
+        arbiter, heard = self.graph.arbiter, self.sources.all
+        asked = self.num_draft_tokens
+        most, floor = (MAX_DRAFT, FLOOR) if asked is None else (asked, 0.0)
+        proposal = arbiter.propose(heard, moment, min(limit, most), self.ends, floor=floor)
+        draft = Draft(proposal.tokens, proposal.probabilities, proposal.sources, anchor)
+        if asked is not None:
+            return draft
+        assert self.cost is not None
+        cost = self.cost.at(len(context.tokens))
+        length = best_length(self._trust.believed(draft.probabilities), cost, pending)
+        self._shown = (context.tokens, len(context.tokens), draft.first(max(length, 1)))
+        self._idle = 0 if length else self._idle + 1
+        return replace(draft.first(length), rest=self._rest())
+
+    def _rest(self) -> int:
+        """Rounds in which nothing will be drafted, after many in which nothing paid."""
+        return 0 if self._idle < WAKEFUL else min(2 ** (self._idle - WAKEFUL), LONGEST_REST)
+
+    def _learn(self, tokens: list[int]) -> None:
+        """Compare the newest path with what the teacher said since; another text says nothing of it."""
+        text, start, path = self._shown
+        self._shown = ([], 0, Draft())
+        if tokens is not text and tokens[:start] != text[:start]:
+            self._trust.turn()
+            return
+        for own, drafted, probability in zip(tokens[start:], path.tokens, path.probabilities, strict=False):
+            self._trust.learn(probability, own == drafted)
+            if own != drafted:
+                break

@@ -1,0 +1,193 @@
+"""Stage 6, arbitration: how far each source can be trusted, and how their voices add up to one probability.
+
+Each source's cell has a share of right tokens, counted on text that the graph had not seen. Who agrees with whom tells
+as much as how sure each is: every scene (which sources name a token, which another, which are silent) has a logistic
+regression of its own over the sources' log-odds. A maximum over the sources would promise too much, and a product of
+their odds even more, for they err together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp
+from operator import itemgetter
+
+import numpy as np
+
+from daari_mlx.graph.cells import COUNTS, SHARES, STEP_OF, STEPS
+from daari_mlx.graph.source import SILENT, Moment, Source
+from daari_mlx.ground.types import FloatArray
+
+SAME, OTHER = 1, 2  # what a source says of a token in a scene: this one, another one; 0 is nothing
+FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
+BUCKETS = STEP_OF  # of steps since the anchor; later steps share the last
+_BEGINS = {BUCKETS.index(bucket): bucket for bucket in range(STEPS)}  # the first step of each
+REMEMBERED = 4_000  # verdicts of a bucket of steps, at the most: 17 MB in all
+MAX_ODDS = 12.0  # log-odds beyond which a probability no longer grows: it never is 0 or 1
+_LIMITS = (1 / (1 + exp(MAX_ODDS)), 1 / (1 + exp(-MAX_ODDS)))
+
+Voice = tuple[list[float], int, int]  # of a source: its log-odds by cell, its digit's worth in a scene, its column
+Ear = tuple[Source, Voice]
+Case = tuple[tuple[int, int], ...]  # token and cell of every source
+Verdict = tuple[int, float, str]  # a token, its probability, its source
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The likeliest path of some sources.
+
+    Attributes:
+        tokens: the draft tokens.
+        probabilities: that each is right, given that all before it are.
+        sources: the first source that named each of them.
+    """
+
+    tokens: list[int]
+    probabilities: list[float]
+    sources: list[str]
+
+
+@dataclass(frozen=True)
+class Arbiter:
+    """What turns the sources' cells into the probability that a token is right.
+
+    Attributes:
+        names: the S sources that are heard, in the order of the arrays.
+        odds: per source ``(cells, STEPS)`` float32, the log-odds that its token is right, by cell and bucket of steps
+            since the anchor.
+        weights: ``(3 ** S, 1 + S)`` float32, by scene: the log-odds that a token starts from, and what each source's
+            own log-odds count in them. A scene is a number to base 3 with a digit for each source, the first one
+            lowest: 0 where it is silent, ``SAME`` where it names the token, ``OTHER`` where it names another.
+    """
+
+    names: tuple[str, ...]
+    odds: tuple[FloatArray, ...]
+    weights: FloatArray
+
+    @cached_property
+    def voices(self) -> list[list[Voice]]:
+        """By bucket of steps, what each source's cells are worth."""
+        return [
+            [(odds[:, step].tolist(), 3**place, place + 1) for place, odds in enumerate(self.odds)]
+            for step in range(STEPS)
+        ]
+
+    @cached_property
+    def scenes(self) -> list[list[float]]:
+        """``weights`` as lists."""
+        return self.weights.tolist()
+
+    def propose(
+        self,
+        heard: Sequence[Source],
+        moment: Moment,
+        limit: int,
+        ends: Collection[int] = (),
+        *,
+        floor: float = FLOOR,
+    ) -> Proposal:
+        """The likeliest path, token by token.
+
+        Args:
+            heard: the sources, as named by ``names``, started on ``moment``, which is moved along.
+            limit: the most tokens.
+            ends: tokens after which nothing is drafted: an answer ends there.
+            floor: a path less likely than this as a whole is not drafted further.
+        """
+        tokens: list[int] = []
+        probabilities: list[float] = []
+        named: list[str] = []
+        path, step, known = 1.0, 0, self.known[0]
+        while step < limit and path > floor:
+            if step in _BEGINS:
+                known = self.known[_BEGINS[step]]
+            case = tuple([(source.token, source.cell) for source in heard])
+            verdict = known.get(case)
+            if verdict is None:
+                verdict = self._judge(known, case, self.ears(heard, step))
+            token, probability, name = verdict
+            if token < 0:
+                break
+            path *= probability
+            tokens.append(token)
+            probabilities.append(probability)
+            named.append(name)
+            if token in ends:
+                break
+            step += 1
+            moment.said += chr(token)
+            for source in heard:
+                source.push(token, moment)
+        return Proposal(tokens, probabilities, named)
+
+    @cached_property
+    def known(self) -> list[dict[Case, Verdict]]:
+        """By bucket of steps, what was judged before: forms repeat themselves, and a look-up is quicker than a sum."""
+        return [{} for _ in range(STEPS)]
+
+    def _judge(self, known: dict[Case, Verdict], case: Case, ears: list[Ear]) -> Verdict:
+        """The likeliest token, its probability and source; a token below 0 where nobody names one."""
+        found = self.weigh(ears)
+        token, odds, name = max(found, key=itemgetter(1)) if found else (SILENT, 0.0, "")
+        probability = 1 / (1 + exp(-odds)) if -MAX_ODDS < odds < MAX_ODDS else _LIMITS[odds > 0]
+        if len(known) >= REMEMBERED:
+            known.clear()
+        verdict = known[case] = token, probability, name
+        return verdict  # not looked up again: another thread may have cleared them
+
+    def ears(self, heard: Sequence[Source], step: int) -> list[Ear]:
+        """The sources with what their cells are worth so many steps behind the anchor."""
+        return list(zip(heard, self.voices[BUCKETS[min(step, len(BUCKETS) - 1)]], strict=True))
+
+    def weigh(self, ears: list[Ear]) -> list[tuple[int, float, str]]:
+        """Every token that is named, the log-odds that it is right, and the first source that named it."""
+        spoken: list[tuple[int, float]] = []
+        naming: dict[int, int] = {}
+        names: list[str] = []
+        scene = 0
+        for source, (odds, worth, column) in ears:
+            token = source.token
+            if token >= 0:
+                spoken.append((column, odds[source.cell]))
+                scene += worth
+                if token in naming:
+                    naming[token] += worth
+                else:
+                    naming[token] = worth
+                    names.append(source.name)
+        found = []
+        for (token, worth), name in zip(naming.items(), names, strict=True):
+            weights = self.scenes[2 * scene - worth]
+            total = weights[0]
+            for column, value in spoken:
+                total += weights[column] * value
+            found.append((token, total, name))
+        return found
+
+
+def scenes_of(count: int) -> np.ndarray:
+    """``(3 ** count, count)`` int64: what every source says in each scene of so many."""
+    return np.arange(3**count)[:, None] // 3 ** np.arange(count) % 3
+
+
+def counted(names: tuple[str, ...] = ("edge",)) -> Arbiter:
+    """The arbiter of a corpus too small to hold anything back: a share counts as the chance, less where counts are few.
+
+    Args:
+        names: sources whose cells are kinds (``edge``, ``path``).
+    """
+    share = (np.arange(SHARES) / (SHARES - 1))[:, None]
+    seen = np.array([1.0, 2.0, 3.0, 5.0, 11.0, 51.0])[None]
+    assert seen.shape[1] == COUNTS
+    chance = np.clip(share * seen / (seen + 2), 0.01, 0.99).reshape(-1, 1)
+    odds = np.repeat(np.log(chance / (1 - chance)), STEPS, axis=1).astype(np.float32)
+    return Arbiter(names, (odds,) * len(names), taken_at_their_word(len(names)))
+
+
+def taken_at_their_word(count: int) -> FloatArray:
+    """The weights by which a token has the mean log-odds of the sources that name it, of ``count`` in all."""
+    own = scenes_of(count) == SAME
+    weights = own / np.maximum(own.sum(axis=1, keepdims=True), 1)
+    return np.concatenate([np.zeros((len(own), 1)), weights], axis=1).astype(np.float32)

@@ -1,0 +1,234 @@
+"""A compiled graph as a folder, and back; a graph is only ever attached to the teacher it was compiled from.
+
+The folder holds ``config.json`` (format, teacher, settings, counts, hash of the arrays), ``graph.safetensors`` (arrays
+only), ``compile_stats.json`` and a ``README.md`` card. Nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import mlx.nn as nn
+import numpy as np
+
+from daari_mlx.graph.arrays import DTYPES, LATER, from_arrays, to_arrays
+from daari_mlx.graph.card import card_text
+from daari_mlx.graph.graph import Graph
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.files import load_arrays, read_json, save_arrays, whole, write_json
+from daari_mlx.teacher.fingerprint import describe, differences, fingerprint
+
+FORMAT_VERSION, OLDEST_READ = 4, 3
+CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
+MAX_JSON = MAX_HEADER = 64 << 10  # bytes, far more than is needed: JSON can take 25 times its size in memory
+LIMITS = {CONFIG: MAX_JSON, ARRAYS: 256 << 20, STATS: MAX_JSON, CARD: 1 << 20}  # bytes of a file that is downloaded
+_TYPES = {
+    "float32": "F32",
+    "int32": "I32",
+    "int64": "I64",
+    "uint64": "U64",
+    "uint8": "U8",
+    "int8": "I8",
+}  # safetensors' names
+
+
+def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:
+    """Write the artifact, whole or not at all; an older graph at ``path`` is replaced.
+
+    Args:
+        stats: what compilation counted; goes to ``compile_stats.json``, with the artifact's ``bytes`` added.
+
+    Raises:
+        DaariError: something else stands at ``path``; the disk is full.
+    """
+    path = Path(path)
+    check_target(path)
+    with whole(path) as beside:
+        beside.mkdir(parents=True, exist_ok=True)
+        save_arrays(beside / ARRAYS, to_arrays(graph))
+        config = {
+            "format_version": FORMAT_VERSION,
+            "teacher": graph.teacher,
+            "layer": graph.layer,
+            "vocab_size": graph.vocab_size,
+            "hidden_size": graph.hidden_size,
+            "sources": list(graph.arbiter.names),
+            "settings": stats.get("settings", {}),
+            "counts": {
+                name: stats[name] for name in ("states", "sequences", "nodes", "edges", "steps") if name in stats
+            },
+            "versions": versions(),
+            "arrays_sha256": _sha256(beside / ARRAYS),
+        }
+        write_json(beside / CONFIG, {**config, "config_sha256": seal(config)})
+        size = sum(f.stat().st_size for f in beside.iterdir())
+        write_json(beside / STATS, {**stats, "bytes": size, "versions": versions()})
+        (beside / CARD).write_text(card_text(config, {**stats, "bytes": size}), encoding="utf-8")
+    return path
+
+
+def seal(config: dict[str, Any]) -> str:
+    """The hash by which an altered ``config.json`` is noticed: over all its entries but the hash itself."""
+    entries = {name: value for name, value in config.items() if name != "config_sha256"}
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+
+
+def check_target(path: str | Path) -> None:
+    """Raise :class:`DaariError` where writing a graph to ``path`` would replace something that is no graph."""
+    path = Path(path)
+    if not path.name:
+        raise DaariError(f"{str(path)!r} has no name of its own: name another --graph-path.")
+    # a model's folder has a config.json too
+    known = all((path / name).is_file() for name in (CONFIG, ARRAYS))
+    if path.is_file() or (path.is_dir() and any(path.iterdir()) and not known):
+        kind = "a file" if path.is_file() else "a folder that holds other things"
+        raise DaariError(f"{path} is {kind}, not a graph: name another --graph-path.")
+
+
+def load_folder(path: str | Path) -> Graph:
+    """Read an artifact from its folder and check all of it.
+
+    Raises:
+        DaariError: it is missing, of another format version, truncated, altered, or holds values out of range.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise DaariError(f"There is no graph at {path}: give the folder that daari-mlx compile wrote.")
+    config = _read_small(path / CONFIG, "graph's config.json")
+    if "format_version" not in config:
+        raise DaariError(
+            f"{path} is not a graph (its config.json has no format_version): "
+            "give the folder that daari-mlx compile wrote."
+        )
+    version = config["format_version"]
+    if type(version) is not int or not OLDEST_READ <= version <= FORMAT_VERSION:
+        raise DaariError(
+            f"The graph at {path} has format version {version!r}, "
+            f"this daari-mlx reads {OLDEST_READ} to {FORMAT_VERSION}: compile it anew."
+        )
+    for name, kind in (("teacher", dict), ("vocab_size", int), ("hidden_size", int), ("layer", (int, str))):
+        if not isinstance(config.get(name), kind) or isinstance(config.get(name), bool):
+            raise DaariError(
+                f"The graph's config at {path} is damaged: {name!r} is {config.get(name)!r}. Compile it anew."
+            )
+    if config.get("config_sha256") != seal(config):
+        raise DaariError(
+            f"{path / CONFIG} was altered: its entries do not match the hash in it. Compile it anew, or fetch it again."
+        )
+    _check_file(path / ARRAYS, str(config.get("arrays_sha256")), version)
+    graph = from_arrays(load_arrays(path / ARRAYS), config)
+    try:
+        graph.check()
+    except DaariError as error:
+        raise DaariError(f"{error} It lies at {path}: compile it anew, or fetch it again.") from None
+    if graph.hidden_size != config["hidden_size"]:
+        raise DaariError(
+            f"The graph at {path} is damaged: its states are {graph.hidden_size} wide, "
+            f"its config says {config['hidden_size']}."
+        )
+    return graph
+
+
+def read_stats(path: str | Path) -> dict[str, Any]:
+    """The ``compile_stats.json`` of an artifact's folder."""
+    return _read_small(Path(path) / STATS, "compile_stats.json")
+
+
+def attach(graph: Graph, model: nn.Module, tokenizer: Any) -> Graph:
+    """The graph, after seeing that it was compiled from this very teacher and tokenizer.
+
+    Raises:
+        DaariError: naming both sides and what to do.
+    """
+    ours = fingerprint(model, tokenizer)
+    differing = differences(graph.teacher, ours)
+    if not differing:
+        return graph
+    what = "tokenizer" if set(differing) <= {"tokenizer", "vocab_size"} else "teacher"
+    raise DaariError(
+        f"The graph belongs to another {what} (they differ in: {', '.join(differing)}).\n"
+        f"  graph:  {describe(graph.teacher)}\n"
+        f"  loaded: {describe(ours)}\n"
+        "Load the teacher that the graph was compiled from, or compile one for this teacher: "
+        "daari-mlx compile --model <this model> --data <your data> --graph-path <folder>."
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions that the bytes of a graph depend on."""
+    names = ("daari-mlx", "mlx", "mlx-lm", "numpy", "scikit-learn")
+    found = {}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _read_small(path: Path, what: str) -> dict[str, Any]:
+    if path.is_file() and path.stat().st_size > MAX_JSON:
+        raise DaariError(
+            f"The {what} at {path} has {path.stat().st_size} bytes; none that belongs here has {MAX_JSON}."
+        )
+    return read_json(path, what)
+
+
+def _check_file(path: Path, expected: str, version: int) -> None:
+    """The safetensors header is read by hand first: its offsets must fit the file before any reader trusts them."""
+    if not path.is_file():
+        raise DaariError(f"The graph is incomplete: {path} is missing. Compile it anew, or fetch it again.")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        if length > size - 8:
+            raise DaariError(
+                f"{path} is truncated: {size} bytes are fewer than its header says. Compile it anew, or fetch it again."
+            )
+        if length > MAX_HEADER:
+            raise DaariError(
+                f"{path} is damaged: its header has {length} bytes, that of a graph has under {MAX_HEADER}."
+            )
+        try:
+            header = json.loads(file.read(length))
+            entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+            described = {
+                n: (e["dtype"], [int(x) for x in e["shape"]], *(int(e["data_offsets"][k]) for k in (0, 1)))
+                for n, e in entries.items()
+            }
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise DaariError(f"{path} is damaged: its header cannot be read ({error}).") from error
+    known = {name for name in DTYPES if LATER.get(name, OLDEST_READ) <= version}
+    if set(described) != known:
+        raise DaariError(f"{path} is damaged: it should hold {sorted(known)}, found {sorted(described)}.")
+    for name, (kind, shape, begin, end) in described.items():
+        dtype = np.dtype(DTYPES[name])
+        count = 1
+        for extent in shape:
+            count *= extent
+        if (
+            kind != _TYPES[dtype.name]
+            or not shape  # a single number has no length
+            or min(shape) < 0
+            or not 0 <= begin <= end <= size - 8 - length
+            or end - begin != count * dtype.itemsize
+        ):
+            raise DaariError(
+                f"{path} is damaged or truncated: {name} is {kind} {shape} "
+                f"at bytes {begin} to {end} of {size - 8 - length}."
+            )
+    if _sha256(path) != expected:
+        raise DaariError(
+            f"{path} was altered: its content does not match the hash in {CONFIG}. Compile it anew, or fetch it again."
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

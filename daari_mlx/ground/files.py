@@ -1,0 +1,135 @@
+"""Writing files so that a partial one never looks whole: beside its place, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from daari_mlx.ground.errors import DaariError
+
+PARTIAL = ".partial"  # ends the name of a file or folder that is being written
+OLD = ".replaced"  # ends the name of a folder while another takes its place; no name that a person gives a backup
+
+
+class DiskFull(DaariError):
+    """A file could not be written for want of room; nothing half-written is left."""
+
+
+@contextmanager
+def whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
+    """Give a name beside ``path`` to write to; it takes ``path``'s place when the block ends well, else it is removed.
+
+    Works for a file or a folder; what stood at ``path`` is replaced. A file is on the disk before it takes its place,
+    so that a machine that loses power leaves no empty one there.
+
+    Args:
+        path: what to write.
+        needed: its bytes where they are known, for the message on a full disk.
+
+    Raises:
+        DiskFull: where the disk is full.
+    """
+    beside, old = path.with_name(path.name + PARTIAL), path.with_name(path.name + OLD)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove(beside)  # what a killed run left
+        yield beside
+        if beside.is_file():
+            _flush(beside)
+        if beside.is_dir() and path.exists():
+            remove(old)
+            path.rename(old)
+            beside.rename(path)
+            remove(old)
+        else:
+            os.replace(beside, path)
+    except BaseException as error:
+        if old.exists() and not path.exists():  # stopped between the two renames
+            old.rename(path)
+        remove(beside)
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or (isinstance(error, RuntimeError) and "write" in str(error).lower()):
+            raise DiskFull(
+                f"Could not write {path}: the disk is full ({free_bytes(path) / 1e6:.0f} MB free), or a quota or "
+                f"file-size limit is reached{'' if needed is None else f'; this file needs {needed / 1e6:.1f} MB'}. "
+                "What was written before is whole: make room and run the same command again, it goes on from there."
+            ) from error
+        raise
+
+
+def free_bytes(path: Path) -> int:
+    """Room on the disk that ``path`` is or will be on."""
+    there = path.absolute()
+    while not there.exists():
+        there = there.parent
+    return shutil.disk_usage(there).free
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder if there is one; of a link only the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, whole or not at all; keys keep their order."""
+    with whole(path) as beside:
+        beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        DaariError: where it is missing or is none; ``what`` names it in the message.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DaariError(f"There is no {what} at {path}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DaariError(f"The {what} at {path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise DaariError(f"The {what} at {path} should hold a JSON object, found {type(value).__name__}.")
+    return value
+
+
+def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write arrays as safetensors, whole or not at all; equal arrays give equal bytes."""
+    with whole(path, needed=sum(array.nbytes for array in arrays.values())) as beside:
+        # mx.save_safetensors adds the suffix where it is missing, so the name beside keeps it
+        named = beside.with_name(beside.name + ".safetensors")
+        try:
+            mx.save_safetensors(str(named), {name: mx.array(array) for name, array in sorted(arrays.items())})
+            named.rename(beside)
+        finally:
+            remove(named)
+
+
+def load_arrays(path: Path, *, without: str | None = None) -> dict[str, np.ndarray]:
+    """Read arrays that :func:`save_arrays` wrote, all of them or all but one.
+
+    Raises:
+        DaariError: where the file is missing, truncated or no safetensors.
+    """
+    try:
+        loaded: dict[str, mx.array] = mx.load(str(path), format="safetensors")  # type: ignore[assignment]
+        return {name: np.array(array) for name, array in loaded.items() if name != without}
+    except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        raise DaariError(f"The arrays in {path} cannot be read: {error} Remove the file and make it anew.") from error

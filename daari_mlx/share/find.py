@@ -1,0 +1,76 @@
+"""From the name of a graph to the graph: a folder here, or a repository on the Hub, read once until it changes."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from daari_mlx.graph.artifact import ARRAYS, CONFIG, LIMITS, load_folder
+from daari_mlx.graph.graph import Graph
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.share.hub import fetch
+from daari_mlx.share.repo import Absent, Repo, parse_repo
+
+
+def graph_folder(graph: str | Path, revision: str | None = None) -> Path:
+    """Where a graph lies: a folder that exists, else the files of a Hub repository in the Hub's own cache.
+
+    Args:
+        graph: a folder, or ``user/name`` or ``user/name@revision`` on the Hub, which is asked once a process.
+        revision: of a repository: a branch, tag or commit.
+
+    Raises:
+        DaariError: there is neither; the Hub does not give it; a revision was given of a folder, or twice.
+    """
+    if os.path.exists(graph):
+        if revision is not None:
+            raise DaariError(f"{graph} is a folder here and has no revision {revision!r}: leave it out.")
+        return Path(graph)
+    repo = parse_repo(str(graph))
+    if repo is None:
+        raise DaariError(
+            f"There is no graph at {graph}: give the folder that daari-mlx compile wrote, or a Hub repository as "
+            "user/name."
+        )
+    if revision is not None and repo.revision is not None:
+        raise DaariError(f"Two revisions were given, {repo.revision!r} and {revision!r}: give one.")
+    try:
+        return fetch(Repo(repo.name, revision or repo.revision), LIMITS, needed=(CONFIG, ARRAYS))
+    except Absent as error:  # it may have been meant for a folder
+        raise DaariError(f"There is no folder {str(graph)!r} here. {error}") from error
+
+
+def load_graph(path: str | Path, *, revision: str | None = None) -> Graph:
+    """Read a graph and check all of it.
+
+    Args:
+        path: its folder, or a Hub repository (see :func:`graph_folder`).
+        revision: of a repository.
+
+    Raises:
+        DaariError: it is missing, of another format version, truncated, altered, or holds values out of range.
+    """
+    return load_folder(graph_folder(path, revision))
+
+
+def graph_of(graph: Graph | str | Path) -> Graph:
+    """A graph that may be given by name; what lies in a folder is read once, until it changes.
+
+    Raises:
+        DaariError: as :func:`load_graph`.
+    """
+    if isinstance(graph, Graph):
+        return graph
+    folder = graph_folder(graph)
+    return _read_once(str(folder), _stamp(folder))
+
+
+@lru_cache(maxsize=4)
+def _read_once(path: str, _: float) -> Graph:
+    return load_folder(path)
+
+
+def _stamp(path: Path) -> float:
+    config = path / CONFIG
+    return config.stat().st_mtime if config.exists() else 0.0

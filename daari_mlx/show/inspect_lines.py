@@ -1,0 +1,188 @@
+"""What ``inspect`` tells → lines for a terminal, no wider than the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from daari_mlx.ground.legible import fit, isolated, visible, width
+from daari_mlx.measure.prospect import HERE
+from daari_mlx.show.report import count_rows
+
+# Of the 256 colours, middle ones that stand out from a dark and from a light ground alike.
+GOOD, BAD, QUIET, HEAD = "color(28)", "color(160)", "color(244)", "bold"
+LABEL = 17  # columns of a line's name
+BAR = 20  # columns of a share of 100 %
+GAP = "  "
+
+Line = tuple[str, str]  # text and style
+
+
+def screen(view: dict[str, Any], columns: int) -> Iterator[Line]:
+    """All of it.
+
+    Args:
+        view: :func:`daari_mlx.show.graph_view.graph_view` with ``held_out``
+            (:func:`daari_mlx.measure.prospect.prospect`, or None), ``held_out_from``, ``held_out_missing``,
+            ``probe_command`` added.
+        columns: of the screen, 40 at least.
+    """
+    about = [
+        ("graph", view["graph"]),
+        ("teacher", view["teacher_text"]),
+        ("states of layer", str(view["layer"])),
+        *count_rows(view),
+        ("compiled from", f"{view['prompts']:,} prompts"),
+    ]
+    for name, value in about:
+        if value:
+            yield from _paragraph(name, str(value), columns)
+    held_out = view["held_out"]
+    yield from _heading("will it pay here?")
+    if view["probe_command"]:
+        yield from _wrapped("How long this teacher's forwards take here is not measured yet. This does it:", columns)
+        yield GAP + visible(view["probe_command"], " "), ""
+    if held_out is None:
+        yield from _wrapped(f"not known: {view['held_out_missing']}", columns, BAD)
+    else:
+        yield from _machines(held_out, columns)
+        yield from _wrapped(_basis(held_out, view["held_out_from"]), columns, QUIET)
+        yield from _heading("how far its promises can be trusted")
+        yield from _reliability(held_out, columns)
+    if view["busiest"]:
+        yield from _heading("the busiest nodes: how often each was left, its likeliest tokens, how it goes on")
+        for node in view["busiest"]:
+            yield from _node(node, columns)
+
+
+def _heading(text: str) -> Iterator[Line]:
+    yield "", ""
+    yield text, HEAD
+
+
+def _wrapped(text: str, columns: int, style: str = "", *, indent: str = "") -> Iterator[Line]:
+    """Words in lines of at most so many columns."""
+    line = indent
+    for word in text.split(" "):
+        if width(line + word) > columns and line.strip():
+            yield line.rstrip(), style
+            line = indent
+        line += word + " "
+    yield line.rstrip(), style
+
+
+def _paragraph(name: str, text: str, columns: int) -> Iterator[Line]:
+    """A name, and a text beside it."""
+    lines = list(_wrapped(visible(text, " "), max(columns - LABEL, 20)))
+    for row, (line, style) in enumerate(lines):
+        yield f"{'' if row else name:<{LABEL}}{line}", style
+
+
+def _machines(held_out: dict[str, Any], columns: int) -> Iterator[Line]:
+    """A sentence for this machine or the only one, and a table of the others."""
+    machines = held_out["machines"]
+    told = [m for m in machines if m["device"] == HERE or len(machines) == 1]
+    for machine in told:
+        yield from _wrapped(machine["verdict"], columns, GOOD if machine["pays"] else BAD)
+        yield from _wrapped(_more(machine), columns, QUIET)
+        yield from _wrapped(f"T(m): {machine['source']}", columns, QUIET)
+    others = [m for m in machines if m not in told]
+    if others:
+        if told:
+            yield "", ""
+        yield from _wrapped(_published(others), columns, "" if told else GOOD if others[0]["pays"] else BAD)
+        name = max(len(m["device"]) for m in others)
+        yield f"{'':<{name + 15}}speed-up (9 in 10) tokens/forward  slower answers", QUIET
+        for machine in others:
+            yield from _row(machine, name, columns)
+        if not told and not others[0]["foretellable"]:
+            yield from _wrapped(_unforetellable(others[0]), columns, BAD)
+
+
+def _published(machines: list[dict[str, Any]]) -> str:
+    """One sentence on the machines that others measured."""
+    paying = [m["speedup"] for m in machines if m["pays"]]
+    if not paying:
+        return "will not pay under any of the published T(m):"
+    range_ = f"{min(paying):.1f}x" if len(paying) == 1 else f"{min(paying):.1f}x–{max(paying):.1f}x"
+    return f"pays under {len(paying)} of {len(machines)} published T(m), {range_} plain decoding:"
+
+
+def _row(machine: dict[str, Any], name: int, columns: int) -> Iterator[Line]:
+    speed = f"{machine['speedup']:5.2f}x ({machine['low']:.2f}–{machine['high']:.2f})"
+    slower = f"{machine['losing']:,} of {machine['answers']:,}"
+    yield (
+        f"{machine['device']:<{name}}{GAP}{'pays' if machine['pays'] else 'will not pay':<13}{speed:<18}"
+        f"{machine['tokens_per_forward']:>15.2f}{GAP}{slower:>14}",
+        GOOD if machine["pays"] else BAD,
+    )
+    if not machine["pays"]:
+        yield from _wrapped(machine["why_not" if machine["foretellable"] else "costs"], columns, QUIET, indent=GAP)
+
+
+def _unforetellable(machine: dict[str, Any]) -> str:
+    """The reason that is the answers' own."""
+    return (
+        f"These answers can hardly be foretold: a first draft token is right in {machine['first_right']:.0%} of "
+        f"places; were further rows free, it would be {machine['free_rows']:.1f} tokens per forward."
+    )
+
+
+def _more(machine: dict[str, Any]) -> str:
+    answers, rows = machine["answers"], machine["rows"]
+    drafted = f"{rows:.1f} rows a drafted forward" if rows else "nothing would be drafted"
+    return (
+        f"{machine['low']:.2f}x–{machine['high']:.2f}x in nine of ten draws of as many answers; slower than plain on "
+        f"{machine['losing']} of {answers}; {drafted}"
+    )
+
+
+def _basis(held_out: dict[str, Any], source: str) -> str:
+    return (
+        f"Gone through on {held_out['answers']:,} answers that the tables did not know, {held_out['tokens']:,} tokens: "
+        f"{source}. On text that is unlike them it will be less. Decoding alone is counted, not the prompt, and "
+        "drafting itself as free."
+    )
+
+
+def _reliability(held_out: dict[str, Any], columns: int) -> Iterator[Line]:
+    yield "promised      draft tokens  promised  came true", QUIET
+    for row in held_out["reliability"]:
+        count = row["tokens"]
+        label = f"{row['low']:.0%}–{row['high']:.0%}".replace("%–", "–")
+        if not count:
+            yield f"{label:<13}{0:>13,}", QUIET
+            continue
+        true = row["right"] / count
+        bar = "█" * round(true * min(BAR, max(columns - 50, 0)))
+        yield f"{label:<13}{count:>13,}{row['promised']:>10.1%}{true:>11.1%}  {bar}".rstrip(), ""
+    yield from _wrapped(
+        f"On average a promise is {100 * held_out['off_by']:.1f} points off; each draft token counted here had only "
+        "right ones before it.",
+        columns,
+        QUIET,
+    )
+
+
+def _node(node: dict[str, Any], columns: int) -> Iterator[Line]:
+    """Two lines a node."""
+    edges = (f"{_shown(e['text'], e['token'])} {e['probability']:.2f}" for e in node["edges"])
+    yield _fitted(f"{node['node']:>6} ×{node['support']:<6} ", edges, columns), ""
+    path = node["path_text"]
+    said = " ".join(f"#{token}" for token in node["path"]) if path is None else visible(path, " ")
+    yield f"{'':>15}{isolated(fit(f'→ {said}', max(columns - 15, 10)))}", QUIET
+
+
+def _fitted(start: str, items: Iterable[str], columns: int) -> str:
+    """As many of the items behind ``start`` as there is room for, the first one anyhow."""
+    line = start
+    for place, item in enumerate(items):
+        if place == 0:
+            line += isolated(fit(item, max(columns - width(start), 10)))
+        elif width(line + GAP + item) <= columns:
+            line += GAP + isolated(item)
+    return line if line != start else f"{start}no edge"
+
+
+def _shown(text: str | None, token: int) -> str:
+    return f"#{token}" if text is None else visible(text)

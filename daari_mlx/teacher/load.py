@@ -1,0 +1,116 @@
+"""Stage 2, the frozen teacher: loaded by mlx-lm, asked for its states, never changed."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.types import FloatArray
+from daari_mlx.teacher.fingerprint import context_length, fingerprint
+from daari_mlx.teacher.tap import tap_model
+
+PREFILL_STEP_SIZE = 2048  # tokens a forward takes, as mlx-lm's default
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A loaded model and its tokenizer.
+
+    Attributes:
+        model, tokenizer: as ``mlx_lm.load`` gives them.
+        source: the folder or Hub repository it was loaded from.
+        adapter_path: the folder of its adapter, or None.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    source: str
+    adapter_path: str | None = None
+
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens it can hold; None where its configuration does not say."""
+        return context_length(self.model)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What identifies it (see :mod:`daari_mlx.teacher.fingerprint`), and where it came from."""
+        return {
+            **fingerprint(self.model, self.tokenizer),
+            "source": self.source,
+            "adapter_path": self.adapter_path,
+        }
+
+    def states(self, tokens: list[int], layer: int | str, first: int) -> FloatArray:
+        """The states of one sequence, by one forward (in steps of ``PREFILL_STEP_SIZE`` tokens).
+
+        Args:
+            tokens: ``(L,)`` token ids.
+            layer: which states: ``"final"`` or a layer's index.
+            first: the first position whose state is wanted.
+
+        Returns:
+            ``(L - first, H)`` float32.
+        """
+        return self.states_of(tokens, [layer], first)[layer]
+
+    def states_of(self, tokens: list[int], layers: list[int | str], first: int) -> dict[int | str, FloatArray]:
+        """The same of several layers, by one forward: ``(L - first, H)`` float32 each."""
+        from mlx_lm.models.cache import make_prompt_cache
+
+        taps = {layer: tap_model(self.model, layer)[0] for layer in layers}
+        cache = make_prompt_cache(self.model)  # always, as in decoding: gemma3n's states are others without one
+        parts: dict[int | str, list[FloatArray]] = {layer: [] for layer in layers}
+        for start in range(0, len(tokens), PREFILL_STEP_SIZE):
+            chunk = tokens[start : start + PREFILL_STEP_SIZE]
+            with ExitStack() as stack:
+                seen = {layer: stack.enter_context(tap.reading()) for layer, tap in taps.items()}
+                self.model(mx.array([chunk]), cache=cache)
+            wanted = {k: states[-1][0, max(0, first - start) :].astype(mx.float32) for k, states in seen.items()}
+            mx.eval(wanted, [c.state for c in cache] if start + len(chunk) < len(tokens) else [])
+            for layer, states in wanted.items():
+                parts[layer].append(np.array(states))
+        return {layer: np.concatenate(found) for layer, found in parts.items()}
+
+
+def load_teacher(
+    model: str, *, adapter_path: str | None = None, trust_remote_code: bool = False, lazy: bool = False
+) -> Teacher:
+    """Load a teacher from a folder or a Hub repository.
+
+    Raises:
+        DaariError: where there is none, or mlx-lm cannot load it.
+    """
+    import mlx_lm
+
+    if not Path(model).exists() and not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+        raise DaariError(
+            f"There is no model at {model!r}: give a folder that mlx-lm can load, or a Hub repository as 'user/name'."
+        )
+    if adapter_path is not None and not (Path(adapter_path) / "adapter_config.json").is_file():
+        raise DaariError(
+            f"There is no adapter at {adapter_path!r}: the folder needs adapter_config.json and adapters.safetensors."
+        )
+    try:
+        loaded, tokenizer = mlx_lm.load(
+            path_or_hf_repo=model,
+            adapter_path=adapter_path,
+            tokenizer_config={"trust_remote_code": trust_remote_code},
+            trust_remote_code=trust_remote_code,
+            lazy=lazy,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        if not Path(model).exists():
+            raise DaariError(
+                f"There is no folder {model!r}, and the Hub did not give a repository of that name ({reason})."
+            ) from error
+        raise DaariError(f"mlx-lm could not load the model in {model!r}: {reason}") from error
+    return Teacher(loaded, tokenizer, model, adapter_path)

@@ -1,0 +1,278 @@
+"""A cheap tier of a teacher, to draft for it: quantised by mlx-lm, without the layers that its answers need least.
+
+Nothing is trained. Layers are chosen by measured agreement with the teacher's own greedy stream on the user's own
+text, one after another; the record shows what each one costs and saves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from bisect import bisect
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm.utils
+import numpy as np
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
+
+from daari_mlx.compile.answers import answer_prompts
+from daari_mlx.compile.workdir import Workdir
+from daari_mlx.cost.length import CALIBRATION_EDGES
+from daari_mlx.cost.probe import cost_of
+from daari_mlx.draft.model import TIER, measure_draft_cost
+from daari_mlx.graph.artifact import versions
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.files import whole, write_json
+from daari_mlx.ground.progress import bar
+from daari_mlx.teacher.follower import Follower
+from daari_mlx.teacher.load import Teacher
+from daari_mlx.teacher.verify import greedy
+from daari_mlx.text.data import Prompt, Sequence, corpus_hash
+from daari_mlx.tier.choice import BLOCK, FORMULA, Measured, Tier, fastest, ladder
+from daari_mlx.tier.depth import CannotDrop, Config, droppable_units, layer_count, without_layers
+
+FORMAT = 1
+GROUP_SIZES = (32, 64, 128)  # of MLX's affine quantisation
+
+
+@dataclass(frozen=True)
+class TierOptions:
+    """How a tier is made.
+
+    Attributes:
+        bits: of mlx-lm's affine quantisation; None leaves the weights as they are.
+        group_size: weights that share a scale.
+        drop_layers: how many layers to leave out; ``"auto"`` takes the fastest tier by
+            :data:`daari_mlx.tier.choice.FORMULA`.
+        max_tokens: the longest answer of the teacher.
+    """
+
+    bits: int | None = 4
+    group_size: int = 64
+    drop_layers: int | Literal["auto"] = "auto"
+    max_tokens: int = 64
+
+
+def make_tier(
+    teacher: Teacher, prompts: list[Prompt], out: str | Path, how: TierOptions, command: str | None = None
+) -> dict[str, Any]:
+    """Make a tier and write it as a folder that mlx-lm loads, with ``tier.json`` beside the weights.
+
+    Args:
+        teacher: an adapter of it is fused, for good; else it stays as it is.
+        prompts: the user's own text; the teacher answers it.
+        out: the folder to write; another tier there is replaced.
+        command: the command line, for the record.
+
+    Returns:
+        The record, as in ``tier.json``.
+
+    Raises:
+        DaariError: layers of this model cannot be left out (see :mod:`daari_mlx.tier.depth`), or not so many; ``out``
+        holds
+            something else.
+    """
+    check_target(out)
+    config = read_config(teacher.source)
+    who = teacher.fingerprint()
+    fuse(teacher.model)
+    model, config = quantised(teacher.model, config, how.bits, how.group_size)
+    cost = cost_of(teacher.model)
+    with tempfile.TemporaryDirectory() as folder:
+        sequences = answer_prompts(teacher, prompts, Workdir(folder), how.max_tokens)
+    units = [] if how.drop_layers == 0 else droppable_units(model, config)
+    if how.drop_layers != "auto" and units and how.drop_layers % len(units[0]):
+        raise DaariError(
+            f"--drop-layers is {how.drop_layers}, but layers of this model can only go {len(units[0])} at a time, as "
+            "they alternate in kind: give a multiple of that, or auto."
+        )
+    read, read_config_ = _for_reading(model, config)
+    full = weight_bytes(teacher.model)
+    most = None if how.drop_layers == "auto" else how.drop_layers
+    with bar(desc="leaving layers out", unit="tier", total=None) as progress:
+
+        def measure(dropped: tuple[int, ...]) -> Measured | None:
+            progress.update(1)
+            try:
+                return agreement(without_layers(read, read_config_, dropped)[0], sequences)
+            except CannotDrop:
+                return None
+
+        def weigh(dropped: tuple[int, ...]) -> float:
+            return weight_bytes(without_layers(model, config, dropped)[0]) / full
+
+        tiers = ladder(units, measure, weigh, cost, most)
+    chosen = fastest(tiers) if most is None else tiers[-1]
+    if most is not None and len(chosen.dropped) != most:
+        raise DaariError(f"Only {len(chosen.dropped)} layers of this model can be left out, not {most}.")
+    tier, config = without_layers(model, config, chosen.dropped)
+    record = _record(teacher, who, how, tiers, chosen, sequences, layer_count(teacher.model))
+    record |= {"measured_draft_cost": measure_draft_cost(tier, teacher.model), "command": command}
+    with whole(Path(out)) as beside:
+        _save(beside, teacher, tier, config)
+        write_json(beside / TIER, record)
+    return record
+
+
+def check_target(out: str | Path) -> None:
+    """Raise :class:`DaariError` where writing a tier to ``out`` would replace something that is none."""
+    out = Path(out)
+    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / TIER).is_file()):
+        kind = "a file" if out.is_file() else "a folder that holds other things"
+        raise DaariError(f"{out} is {kind}, not a tier: name another --out.")
+
+
+def read_config(source: str) -> Config:
+    """The config.json of a model's folder or Hub repository."""
+    path = Path(source)
+    return dict(mlx_lm.utils.load_config(path if path.exists() else mlx_lm.utils.hf_repo_to_path(source)))
+
+
+def quantised(model: nn.Module, config: Config, bits: int | None, group_size: int) -> tuple[nn.Module, Config]:
+    """A quantised twin by mlx-lm's quantiser, and its configuration; ``model`` stays as it is.
+
+    Args:
+        bits: None leaves the weights as they are; else what is quantised otherwise is dequantised first.
+
+    Raises:
+        DaariError: MLX has no such groups, or no weight of this model is made of them.
+    """
+    if bits is not None and group_size not in GROUP_SIZES:
+        raise DaariError(f"--group-size is {group_size}: MLX quantises in groups of 32, 64 or 128.")
+    twin, config = without_layers(model, config, ())
+    known = {module.bits for _, module in twin.named_modules() if hasattr(module, "bits")}
+    if bits is None or (known == {bits} and "quantization" in config):
+        return twin, config
+    if known:
+        twin, config = dequantised(twin, config)
+    with contextlib.redirect_stdout(sys.stderr):  # it prints, and stdout is for results
+        twin, config = mlx_lm.utils.quantize_model(model=twin, config=config, group_size=group_size, bits=bits)
+    if not any(hasattr(module, "bits") for module in twin.modules()):
+        raise DaariError(
+            f"--group-size is {group_size}, but no weight of this model has rows of a multiple of that: give a smaller "
+            "one, or --bits none."
+        )
+    return twin, config
+
+
+def dequantised(model: nn.Module, config: Config, dtype: mx.Dtype | None = None) -> tuple[nn.Module, Config]:
+    """A twin with the same weights unpacked, all in ``dtype`` where that is given, and its configuration."""
+    twin, config = without_layers(model, config, ())
+    twin = mlx_lm.utils.dequantize_model(twin)
+    if dtype is not None:
+        twin.update(
+            tree_map(lambda x: x.astype(dtype) if mx.issubdtype(x.dtype, mx.floating) else x, twin.parameters())
+        )
+    mx.eval(twin.parameters())
+    return twin, {k: v for k, v in config.items() if k not in ("quantization", "quantization_config")}
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """The bytes of all parameters."""
+    return sum(value.nbytes for _, value in _parameters(model))
+
+
+def agreement(model: nn.Module, sequences: list[Sequence]) -> Measured:
+    """Where a drafting model's greedy token is the next one of each answer; what prompts share is read once.
+
+    Args:
+        sequences: prompts with the teacher's own answers.
+    """
+    follower = Follower(model)
+    agrees: list[list[bool]] = []
+    promises: list[list[float]] = []
+    for sequence in sorted(sequences, key=lambda s: s.tokens):
+        answer = sequence.tokens[sequence.answer_start :]
+        tokens, logprobs = greedy(follower.read(sequence.tokens[:-1], len(answer)))
+        best = mx.exp(logprobs.max(axis=-1)).astype(mx.float32)
+        mx.eval(tokens, best)
+        agrees.append((np.array(tokens) == np.array(answer)).tolist())
+        promises.append(np.array(best).tolist())
+    return Measured(agrees, promises)
+
+
+def calibration_counts(measured: Measured) -> dict[str, list[float]]:
+    """How many promises were kept and judged, by the bins of :class:`daari_mlx.cost.length.Calibration`."""
+    kept, judged = ([0.0] * (len(CALIBRATION_EDGES) + 1) for _ in range(2))
+    for agrees, promises in zip(measured.agrees, measured.promises, strict=True):
+        for right, promise in zip(agrees, promises, strict=True):
+            judged[bisect(CALIBRATION_EDGES, promise)] += 1
+            kept[bisect(CALIBRATION_EDGES, promise)] += right
+    return {"kept": kept, "judged": judged}
+
+
+def fuse(model: nn.Module) -> None:
+    """Put an adapter's weights into the model's own, as mlx_lm.fuse does."""
+    fused = [(name, module.fuse()) for name, module in model.named_modules() if hasattr(module, "fuse")]
+    if fused:
+        model.update_modules(tree_unflatten(fused))
+
+
+def _for_reading(model: nn.Module, config: Config) -> tuple[nn.Module, Config]:
+    """The model to measure: on a processor, where packed weights are slow, the same values unpacked."""
+    if mx.default_device() == mx.Device(mx.cpu):
+        return dequantised(model, config, mx.float32)
+    return model, config
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[str, mx.array]]:
+    return iter(tree_flatten(model.parameters()))  # type: ignore[arg-type]
+
+
+def _record(
+    teacher: Teacher,
+    who: dict[str, Any],
+    how: TierOptions,
+    tiers: list[Tier],
+    chosen: Tier,
+    sequences: list[Sequence],
+    layers: int,
+) -> dict[str, Any]:
+    return {
+        "format_version": FORMAT,
+        "teacher": who,
+        "settings": asdict(how),
+        "layers": layers - len(chosen.dropped),
+        "dropped": sorted(chosen.dropped),
+        "formula": FORMULA,
+        "tiers": [_row(tier, layers) for tier in tiers],
+        "chosen": tiers.index(chosen),
+        "calibration": calibration_counts(chosen.measured),
+        "answers": {
+            "sequences": len(sequences),
+            "tokens": sum(len(s.tokens) - s.answer_start for s in sequences),
+            "hash": corpus_hash(sequences),
+        },
+        "versions": versions(),
+    }
+
+
+def _row(tier: Tier, layers: int) -> dict[str, Any]:
+    tokens, passes = tier.measured.passes(BLOCK)
+    return {
+        "dropped": list(tier.dropped),
+        "layers": layers - len(tier.dropped),
+        "weights": tier.weights,
+        "agreement": tier.measured.agreement,
+        f"tokens_per_pass_at_{BLOCK}": tokens / passes,
+        "block": tier.block,
+        "speed": tier.speed,
+    }
+
+
+def _save(folder: Path, teacher: Teacher, tier: nn.Module, config: Config) -> None:
+    with contextlib.redirect_stdout(sys.stderr):
+        mlx_lm.utils.save(
+            dst_path=folder,
+            src_path_or_repo=teacher.source,
+            model=tier,
+            tokenizer=teacher.tokenizer,
+            config=config,
+            donate_model=False,
+        )

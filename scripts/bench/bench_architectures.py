@@ -1,0 +1,91 @@
+"""Which architectures of mlx-lm give plain's very tokens when their tokens are drafted, and which do not, and why.
+
+Usage: ``python scripts/bench/bench_architectures.py [--out results/architectures.jsonl]``; prints a line for each
+exception and the record. A tiny random model of each is decoded over 120 tokens, past every sliding window, with
+drafts of 1 to 8 tokens that are right with a chance of 0.7; the tokens, and what the cache goes on to say, are
+compared with mlx-lm's. Exit status 1 where a model differs that is not refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[2] / "tests"
+SEEDS = (0, 1)
+
+
+def verdict(name: str) -> tuple[str, str]:
+    """(``"identical"``, ``"refused"``, ``"broken"`` or ``"differs"``, why) of one architecture."""
+    from test_architectures import AFTER, BROKEN, LENGTH, PROMPT, REFUSED, case_of
+    from zoo import plain_tokens
+
+    if name in BROKEN:
+        return "broken", BROKEN[name]
+    if name in REFUSED:
+        return "refused", REFUSED[name]
+    case = case_of(name)
+    for seed in SEEDS:
+        tokens, statistics, cache, _ = case.run(seed)
+        if tokens != case.plain[:LENGTH]:
+            place = next(k for k, (a, b) in enumerate(zip(tokens, case.plain, strict=False)) if a != b)
+            return "differs", f"token {place} of {LENGTH}, prompt {PROMPT}"
+        if plain_tokens(case.model, tokens[-1:], AFTER, prompt_cache=cache) != case.plain[LENGTH:]:
+            return "differs", "the cache goes on otherwise"
+        if statistics.accepted == 0 or statistics.forwards >= LENGTH:
+            return "differs", "nothing was drafted"
+    return "identical", ""
+
+
+def measure(names: Iterable[str]) -> dict[str, Any]:
+    """The record over these architectures."""
+    from daari_mlx.ground.progress import bar
+    from daari_mlx.measure.bench import environment
+
+    found = {name: verdict(name) for name in bar(list(names), desc="architectures", unit="model")}
+    by = {
+        kind: [n for n, (k, _) in found.items() if k == kind] for kind in ("identical", "refused", "broken", "differs")
+    }
+    return {
+        "what": "architectures",
+        "command": shlex.join(["python", "scripts/bench/bench_architectures.py", *sys.argv[1:]]),
+        **environment(),
+        "architectures": len(found),
+        "run_in_plain": len(found) - len(by["broken"]),
+        "identical": len(by["identical"]),
+        "exceptions": {n: f"{kind}: {why}" for n, (kind, why) in found.items() if kind != "identical"},
+        "names": by["identical"],
+        "ok": not by["differs"],
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", metavar="FILE", help="append the record to this file")
+    parser.add_argument("names", nargs="*", help="only these (default: all)")
+    args = parser.parse_args(argv)
+    sys.path.insert(0, str(TESTS))
+    import daari_mlx  # noqa: F401, I001  on Linux it loads a fast BLAS, which must happen before MLX is imported
+    from architectures import names
+
+    record = measure(args.names or names())
+    for name, why in record["exceptions"].items():
+        print(f"{name}: {why}")
+    print(
+        f"{record['identical']} of {record['run_in_plain']} architectures that plain mlx-lm runs have its very tokens"
+    )
+    line = json.dumps(record, ensure_ascii=False)
+    if args.out is not None:
+        with Path(args.out).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    return int(not record["ok"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

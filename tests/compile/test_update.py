@@ -1,0 +1,278 @@
+"""More text joins a graph, and two graphs become one: counts add up, nothing is lost, the same bytes twice."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import (
+    FULL_VOCABULARY,
+    Compiled,
+    corpus_of,
+    draft_everywhere,
+    full_corpus,
+    full_graph,
+    full_nodes,
+    full_sequences,
+    write_rows,
+)
+from typer.testing import CliRunner
+
+from daari_mlx.cli.main import app
+from daari_mlx.compile.budget import MAX_BYTES, few_prompts, keep_paths, most_prompts
+from daari_mlx.compile.build import build_graph, count_graph
+from daari_mlx.compile.merge import Part, join_nodes, merge_tables, spacing
+from daari_mlx.compile.update import add_corpus, check_same, grow, merge_graphs
+from daari_mlx.graph.artifact import ARRAYS, read_stats, save_graph
+from daari_mlx.graph.graph import Graph
+from daari_mlx.graph.nodes import Nodes, Projection
+from daari_mlx.graph.paths import END
+from daari_mlx.graph.source import NAMES
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.share.find import load_graph
+
+
+def counted(seed: int, count: int = 40) -> Graph:
+    """The tables of some sequences, with prompts of their own."""
+    corpus = corpus_of(full_sequences(count, seed=seed))
+    graph = count_graph(full_nodes(), corpus, layer="final", vocab_size=FULL_VOCABULARY)
+    return replace(graph, prompts=np.arange(seed * 1000, seed * 1000 + count, dtype=np.uint64))
+
+
+def edge_counts(graph: Graph) -> Counter[tuple[int, int]]:
+    node = np.repeat(np.arange(graph.size), np.diff(graph.edge_start))
+    seen = np.rint(graph.edge_probability * graph.support[node]).astype(int)
+    return Counter(dict(zip(zip(node.tolist(), graph.edge_token.tolist(), strict=True), seen.tolist(), strict=True)))
+
+
+def same_nodes(*graphs: Graph) -> list[Part]:
+    return [Part(graph, np.arange(graph.size)) for graph in graphs]
+
+
+def test_edges_add_up_to_those_of_all_text_at_once() -> None:
+    one, two = counted(1), counted(2)
+    merged = merge_tables(full_nodes(), same_nodes(one, two))
+    merged.check()
+    both = corpus_of([*full_sequences(40, seed=1), *full_sequences(40, seed=2)])
+    whole = count_graph(full_nodes(), both, layer="final", vocab_size=FULL_VOCABULARY)
+    assert edge_counts(merged) == edge_counts(whole) == edge_counts(one) + edge_counts(two)
+    np.testing.assert_array_equal(merged.support, whole.support)
+    np.testing.assert_array_equal(merged.edge_token, whole.edge_token)
+    assert set(merged.step_key.tolist()) == set(whole.step_key.tolist())
+    assert set(merged.paths.key.tolist()) == set(whole.paths.key.tolist())
+    agree = np.mean([merged.step(*divmod(k, FULL_VOCABULARY)) == whole.step(*divmod(k, FULL_VOCABULARY))
+                     for k in whole.step_key.tolist()])  # fmt: skip
+    assert agree > 0.9
+    assert merged.prompts.tolist() == sorted({*one.prompts.tolist(), *two.prompts.tolist()})
+
+
+def test_a_graph_alone_stays_what_it_was() -> None:
+    graph = full_graph(3)
+    alone = merge_tables(graph.nodes, same_nodes(graph))
+    for name in ("edge_start", "edge_token", "support", "step_key", "step_node", "habits", "text"):
+        np.testing.assert_array_equal(getattr(alone, name), getattr(graph, name), err_msg=name)
+    for name in ("key", "place", "kinds"):
+        np.testing.assert_array_equal(getattr(alone.paths, name), getattr(graph.paths, name), err_msg=name)
+
+
+def test_a_graph_merged_with_itself_keeps_its_nodes_and_shares() -> None:
+    graph = full_graph(3)
+    twice = merge_graphs(graph, graph).graph
+    assert twice.size == graph.size and twice.support.tolist() == (2 * graph.support).tolist()
+    np.testing.assert_allclose(twice.edge_probability, graph.edge_probability, rtol=1e-5)
+    np.testing.assert_array_equal(twice.paths.key, graph.paths.key)
+    draft_everywhere(twice)
+
+
+def test_nodes_of_another_projection_find_their_place() -> None:
+    """The same directions turned: the other graph's nodes lie where they did, and none is added."""
+    nodes = full_nodes()
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0].astype(np.float32)
+    basis = nodes.projection.basis @ turn
+    turned = Nodes(Projection(nodes.projection.mean, basis), nodes.centroids @ turn)
+    joined, place = join_nodes(nodes, turned, 100)
+    assert place.tolist() == list(range(len(nodes.centroids))) and len(joined.centroids) == len(nodes.centroids)
+    apart = Nodes(nodes.projection, nodes.centroids + 100)
+    joined, place = join_nodes(nodes, apart, 100)
+    assert place.tolist() == list(range(len(nodes.centroids), 2 * len(nodes.centroids)))
+    np.testing.assert_array_equal(joined.centroids[: len(nodes.centroids)], nodes.centroids)
+    assert len(join_nodes(nodes, apart, 15)[0].centroids) == 15, "no more than there may be"
+
+
+def test_spacing_is_the_distance_of_the_nearest_other() -> None:
+    points = np.random.default_rng(0).normal(size=(600, 4)).astype(np.float32)
+    distance = np.linalg.norm(points[:, None] - points[None], axis=2) + np.diag(np.full(600, np.inf))
+    np.testing.assert_allclose(spacing(points), distance.min(axis=1), atol=1e-3)
+
+
+def test_new_states_get_nodes_only_where_they_lie_apart() -> None:
+    nodes, random = full_nodes(), np.random.default_rng(0)
+    near = nodes.centroids[random.integers(len(nodes.centroids), size=500)]
+    assert grow(nodes, near, 500, 0) is nodes
+    grown = grow(nodes, np.concatenate([near, near + 100]), 1000, 0)
+    assert len(grown.centroids) - len(nodes.centroids) == 500 // 12
+    np.testing.assert_array_equal(grown.centroids[: len(nodes.centroids)], nodes.centroids)
+
+
+def test_text_that_is_added_is_drafted_and_what_was_there_still_is() -> None:
+    graph = full_graph(0)
+    more = add_corpus(graph, graph.nodes, corpus_of(full_sequences(60, seed=9)))
+    more.check()
+    assert more.support.sum() == graph.support.sum() + sum(len(s.tokens) - s.lead for s in full_sequences(60, seed=9))
+    assert set(graph.paths.key.tolist()) <= set(more.paths.key.tolist())
+    assert more.arbiter.names == graph.arbiter.names
+    draft_everywhere(more)
+
+
+OLDER = ("path", "edge", "copy", "session")  # the sources of a graph of the former format
+
+
+def with_sources(names: tuple[str, ...], seed: int = 0, count: int = 60) -> Graph:
+    """A graph with everything, whose arbiter hears these sources only."""
+    corpus = full_corpus(full_sequences(count, seed=seed), seed)
+    graph = build_graph(full_nodes(), corpus, layer="final", vocab_size=FULL_VOCABULARY, names=names)
+    return replace(graph, prompts=np.arange(seed * 1000, seed * 1000 + count, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("names", [OLDER, NAMES])
+@pytest.mark.parametrize("way", ["merge", "update"])
+def test_exemplars_are_kept_where_a_source_reads_them(names: tuple[str, ...], way: str) -> None:
+    graph, other = with_sources(names), with_sources(NAMES, seed=1, count=40)
+    corpus = full_corpus(full_sequences(40, seed=1), 1)
+
+    def made(limit: int) -> Graph:
+        if way == "merge":
+            return merge_graphs(graph, other, max_bytes=limit).graph
+        return add_corpus(graph, graph.nodes, corpus, max_bytes=limit)
+
+    for limit in (MAX_BYTES, 115_000):
+        found = made(limit)
+        found.check()
+        assert found.arbiter.names == names
+        assert (len(found.exemplars) > 0) == ("near" in names)
+        draft_everywhere(found)
+
+
+def test_a_graph_of_too_few_answers_is_heard_as_what_it_is_joined_with() -> None:
+    few, many = with_sources(NAMES, count=6), with_sources(NAMES, seed=1)
+    assert few.arbiter.names == ("edge",) and few.exemplars.place.size
+    often = replace(few, support=few.support * 1000)  # it saw more, in longer answers
+    for one, two in ((few, many), (often, many)):
+        merged = merge_graphs(one, two).graph
+        for mine, theirs in zip(merged.arbiter.odds, many.arbiter.odds, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+        assert merged.arbiter.names == NAMES
+        draft_everywhere(merged)
+    grown = few
+    for count, names in ((5, ("edge",)), (40, NAMES)):
+        before = len(grown.exemplars)
+        grown = add_corpus(grown, grown.nodes, full_corpus(full_sequences(count, seed=2), 2))
+        grown.check()
+        assert grown.arbiter.names == names and len(grown.exemplars) > before > 0
+        draft_everywhere(grown)
+    both = merge_graphs(few, with_sources(NAMES, seed=3, count=6)).graph
+    assert both.arbiter.names == ("edge",) and len(both.exemplars) > len(few.exemplars)
+
+
+def test_another_teacher_or_layer_is_refused() -> None:
+    ours, theirs = ({"model_type": "x", "weights": w, "vocab_size": 60} for w in ("1", "2"))
+    graph = full_graph(0, teacher=ours)
+    with pytest.raises(DaariError, match=r"another teacher .*weights"):
+        merge_graphs(graph, full_graph(1, teacher=theirs))
+    with pytest.raises(DaariError, match=r"reads layer final.*with layer 3"):
+        merge_graphs(graph, replace(full_graph(1, teacher=ours), layer=3))
+    check_same(graph, ours, "final", "")
+
+
+@pytest.mark.parametrize("budget", [0, 200, 1000, 3000])
+def test_the_paths_that_were_taken_most_are_kept(budget: int) -> None:
+    graph = counted(1)
+    weight = np.random.default_rng(0).permutation(len(graph.paths.key)).astype(float)
+    text, paths = keep_paths(graph.text, graph.paths, weight, budget)
+    assert 4 * len(text) + 36 * len(paths.key) <= budget
+    kept = np.isin(graph.paths.key, paths.key)
+    assert not kept.any() or weight[kept].min() > weight[~kept].max(initial=-1)
+    replace(graph, text=text, paths=paths).check()
+    for row, key in enumerate(paths.key.tolist()):
+        before = int(np.searchsorted(graph.paths.key, key))
+        steps = int((paths.kinds[row] != END).sum())
+        now, then = int(paths.place[row]), int(graph.paths.place[before])
+        assert text[now : now + steps + 1].tolist() == graph.text[then : then + steps + 1].tolist()
+
+
+def test_hashes_of_prompts_have_a_share_of_the_bytes() -> None:
+    prompts = np.random.default_rng(0).integers(2**63, size=500_000).astype(np.uint64)
+    few = few_prompts(prompts, 9_000_000)
+    assert len(few) == most_prompts(9_000_000) and few.tolist() == sorted(prompts.tolist())[: len(few)]
+    assert few_prompts(prompts[:10], 9_000_000).tolist() == sorted(prompts[:10].tolist())
+
+
+# --- from the command line
+
+
+def done(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("more") / "new.jsonl"
+    write_rows(path, 30, seed=77)
+    return path
+
+
+def test_an_update_needs_no_old_states_and_gives_the_same_bytes_twice(
+    compiled: Compiled, more: Path, tiny_teacher_path: Path, tmp_path: Path
+) -> None:
+    graphs = [tmp_path / "one", tmp_path / "two"]
+    for graph in graphs:
+        shutil.copytree(compiled.path, graph)
+        done("compile", "--update", graph, "--data", more, "--model", tiny_teacher_path)
+    assert (graphs[0] / ARRAYS).read_bytes() == (graphs[1] / ARRAYS).read_bytes()
+    assert {p.name for p in tmp_path.iterdir()} == {"one", "two"}, "no work is left behind"
+    found, stats = load_graph(graphs[0]), read_stats(graphs[0])
+    assert set(compiled.graph.prompts.tolist()) < set(found.prompts.tolist())
+    assert len(found.prompts) == len(compiled.graph.prompts) + 30
+    assert stats["added"]["sequences"] == 30
+    assert found.support.sum() > compiled.graph.support.sum()
+    size = compiled.graph.size
+    np.testing.assert_array_equal(found.nodes.centroids[:size], compiled.graph.nodes.centroids)
+    assert found.teacher == compiled.graph.teacher and found.layer == compiled.graph.layer
+
+
+def test_an_update_can_be_written_elsewhere(
+    compiled: Compiled, more: Path, tiny_teacher_path: Path, tmp_path: Path
+) -> None:
+    before = (compiled.path / ARRAYS).read_bytes()
+    done("compile", "--update", compiled.path, "--data", more, "--model", tiny_teacher_path, "--graph-path",
+         tmp_path / "new", "--limit", "5")  # fmt: skip
+    assert (compiled.path / ARRAYS).read_bytes() == before
+    assert load_graph(tmp_path / "new").arbiter.names == compiled.graph.arbiter.names
+
+
+@pytest.mark.parametrize("words", [["--nodes", "8"], ["--layer", "1"]])
+def test_what_an_update_cannot_honour_is_refused(compiled: Compiled, more: Path, words: list[str]) -> None:
+    result = CliRunner().invoke(
+        app, ["compile", "--update", str(compiled.path), "--data", str(more), "--model", "x", *words]
+    )
+    assert result.exit_code == 2 and "graph's own" in result.output
+
+
+def test_an_update_needs_text_and_teacher(compiled: Compiled, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["compile", "--update", str(compiled.path), "--workdir", str(tmp_path)])
+    assert result.exit_code == 2 and "--model and --data" in result.output
+
+
+def test_two_graphs_become_one(compiled: Compiled, tmp_path: Path) -> None:
+    other = replace(compiled.graph, prompts=compiled.graph.prompts[:1] + np.uint64(1))
+    save_graph(other, tmp_path / "other", compiled.stats)
+    out = done("merge", compiled.path, tmp_path / "other", "--graph-path", tmp_path / "both")
+    found = load_graph(tmp_path / "both")
+    assert len(found.prompts) == len(compiled.graph.prompts) + 1 and "nodes" in out
+    assert found.size == compiled.graph.size

@@ -1,0 +1,228 @@
+"""T(m) as it is measured, kept and found again; what cannot be trusted is not kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.nn as nn
+import pytest
+from zoo import CONFIGS, build
+
+from daari_mlx.cost import probe
+from daari_mlx.cost.length import Cost
+from daari_mlx.cost.probe import MAX_SPREAD, ProbeRecord, cache_dir, cost_of, key_of, load, measure, save
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DAARI_MLX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return build("llama")
+
+
+def record_of(model: nn.Module, **changes: Any) -> ProbeRecord:
+    record = ProbeRecord(key_of(model), (1, 2, 4), (0.01, 0.012, 0.03), 0.1, 256, 3)
+    return replace(record, **changes)
+
+
+def kept_files(folder: Path) -> list[Path]:
+    return [p for p in folder.rglob("*") if p.is_file()]
+
+
+def test_a_record_comes_back(model: nn.Module, folder: Path) -> None:
+    assert load(model) is None
+    path = save(record_of(model))
+    assert path is not None and kept_files(folder) == [path]
+    assert load(model) == record_of(model)
+    assert load(build("llama")) == record_of(model), "the same model, loaded anew"
+    assert load(build("qwen3")) is None
+    assert load(model).cost == Cost((1, 2, 4), (1.0, 1.2, 3.0), 256)  # type: ignore[union-attr]
+
+
+def test_a_noisy_record_is_not_kept_and_replaces_nothing(model: nn.Module, folder: Path) -> None:
+    noisy = record_of(model, spread=MAX_SPREAD * 1.01, seconds=(0.01, 0.5, 0.1))
+    assert noisy.noisy and save(noisy) is None and kept_files(folder) == []
+    save(record_of(model))
+    assert save(noisy) is None and load(model) == record_of(model)
+    newer = record_of(model, seconds=(0.02, 0.03, 0.04))
+    save(newer)
+    assert load(model) == newer
+
+
+DAMAGES: dict[str, bytes | dict[str, Any]] = {
+    "empty": b"",
+    "truncated": b'{"key": {',
+    "no JSON": b"\xff\xfe\x00",
+    "deep": b"[" * 100_000,
+    "a list": b"[1, 2]",
+    "null": b"null",
+    "a number": b"3",
+    "nothing in it": b"{}",
+    "no rows": {"rows": []},
+    "rows that are none": {"rows": 3},
+    "rows of text": {"rows": ["1", "2", "4"]},
+    "rows that do not start at 1": {"rows": [2, 3, 4]},
+    "fewer times": {"seconds": [0.01]},
+    "times of text": {"seconds": ["a", "b", "c"]},
+    "no time at all": {"seconds": [0, 0, 0]},
+    "negative times": {"seconds": [0.01, -0.02, 0.03]},
+    "times that are none": {"seconds": [0.01, float("nan"), 0.03]},
+    "endless times": {"seconds": [0.01, float("inf"), 0.03]},
+    "an entry more": {"more": 1},
+    "huge": {"seconds": [10**400, 1, 1]},
+    "longer contexts that are none": {"longer": 3},
+    "longer contexts of text": {"longer": ["abc"]},
+    "longer contexts that fall": {"longer": [[2048, [1, 4], [0.01, 0.05]], [1024, [1, 4], [0.01, 0.05]]]},
+    "shorter contexts": {"longer": [[128, [1, 4], [0.01, 0.05]]]},
+    "fewer times in a longer context": {"longer": [[2048, [1, 4], [0.01]]]},
+    "other rows in a longer context": {"longer": [[2048, [1, 3], [0.01, 0.02]]]},
+    "no time in a longer context": {"longer": [[2048, [1, 4], [0.01, 0]]]},
+    "no number in a longer context": {"longer": [[2048, [1, 4], [0.01, float("nan")]]]},
+}
+
+
+@pytest.mark.parametrize("name", sorted(DAMAGES))
+def test_a_damaged_record_is_ignored_and_replaced(model: nn.Module, name: str) -> None:
+    path = save(record_of(model))
+    assert path is not None
+    damage = DAMAGES[name]
+    content = damage if isinstance(damage, bytes) else json.dumps(json.loads(path.read_text()) | damage).encode()
+    path.write_bytes(content)
+    assert load(model) is None
+    save(record_of(model))
+    assert load(model) == record_of(model)
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(model: nn.Module, folder: Path) -> None:
+    folder.write_text("a file")
+    assert save(record_of(model)) is None and load(model) is None
+
+
+def test_the_key_tells_apart_what_the_times_depend_on(model: nn.Module) -> None:
+    key = key_of(model)
+    assert {"chip", "structure", "quantisation", "mlx", "blas"} == set(key) and all(
+        key[k] for k in ("chip", "mlx", "blas")
+    )
+    assert key_of(build("llama", seed=1)) == key, "other weights of the same shapes take the same time"
+    quantised = build("llama")
+    nn.quantize(quantised, group_size=32, bits=4)
+    assert key_of(quantised) != key and key_of(build("qwen3")) != key
+
+
+def test_the_folder_is_the_users_own_unless_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cache_dir() == tmp_path / "cache"
+    monkeypatch.delenv("DAARI_MLX_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / ".cache" / "daari-mlx"
+    monkeypatch.setenv("DAARI_MLX_CACHE", "")
+    assert cache_dir() == tmp_path / ".cache" / "daari-mlx"
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_every_kind_of_cache_can_be_measured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a block are measured on the same context each time, also where a cache cannot be trimmed."""
+    starts: list[int] = []
+    forward = probe._forward
+
+    def watching(model: nn.Module, cache: list[Any], rows: int) -> None:
+        if rows in (1, 3, 9):
+            starts.append(max((getattr(c, "offset", 0) for c in cache), default=0))
+        forward(model, cache, rows)
+
+    monkeypatch.setattr(probe, "_forward", watching)
+    record = measure(build(name), rows=(1, 3, 9), repeats=2, context=20)
+    assert record.rows == (1, 3, 9) and len(record.seconds) == 3 and min(record.seconds) > 0
+    assert record.cost(1) == 1.0 and record.spread >= 0 and (record.context, record.repeats) == (20, 2)
+    assert set(starts) == ({0} if name == "mamba2" else {20}), "mamba2's cache counts nothing"
+
+
+def test_a_short_context_is_respected(tiny_teacher: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "context_length", lambda _: 40)
+    assert measure(tiny_teacher[0], rows=(1, 8), repeats=1).context == 31
+
+
+def test_a_cost_is_measured_once(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept for other processes when clean; a noisy one still serves this process, or each answer would measure anew."""
+    calls = 0
+
+    def measured(model: nn.Module, **_: Any) -> ProbeRecord:
+        nonlocal calls
+        calls += 1
+        return record_of(model, spread=spread)
+
+    monkeypatch.setattr(probe, "measure", measured)
+    spread = 2.0
+    for _ in range(3):
+        assert cost_of(model)(2) == pytest.approx(1.2)
+    assert calls == 1 and load(model) is None
+    spread = 0.1
+    again = build("llama")
+    cost_of(again)
+    assert calls == 2 and load(model) is not None, "a later clean run is kept"
+    assert cost_of(build("llama"))(2) == pytest.approx(1.2) and calls == 2
+
+
+# --- longer contexts
+
+
+def test_longer_contexts_come_back(model: nn.Module) -> None:
+    record = record_of(model, longer=((2048, (1, 4), (0.02, 0.05)), (8192, (1, 4), (0.03, 0.20))))
+    save(record)
+    assert load(model) == record
+    cost = record.cost
+    assert cost == Cost((1, 2, 4), (1.0, 1.2, 3.0), 256, cost.longer) and [c for c, _ in cost.longer] == [2048, 8192]
+    # what 1 and 4 rows cost more at 2048 tokens is 10 and 20 ms: a third of the way, 13.3 ms for 2 rows
+    assert cost.longer[0][1] == pytest.approx((2.0, 1.2 + 1.0 + 1 / 3, 5.0))
+
+
+def test_a_longer_context_is_never_cheaper(model: nn.Module) -> None:
+    assert record_of(model, longer=((2048, (1, 4), (0.005, 0.02)),)).cost.longer == ((2048, (1.0, 1.2, 3.0)),)
+
+
+def test_a_record_of_before_there_were_longer_contexts_is_measured_anew(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(record_of(model))
+    assert path is not None
+    old = json.loads(path.read_text())
+    del old["longer"]
+    path.write_text(json.dumps(old))
+    assert load(model) is None
+    newer = record_of(model, longer=((2048, (1, 4), (0.02, 0.05)),))
+    monkeypatch.setattr(probe, "measure", lambda *_, **__: newer)
+    assert cost_of(model) == newer.cost and load(model) == newer
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "lfm2"])
+def test_rows_in_longer_contexts_are_measured_on_such_a_cache(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: dict[int, set[int]] = {}
+    forward = probe._forward
+
+    def watching(model: nn.Module, cache: list[Any], rows: int) -> None:
+        starts.setdefault(rows, set()).add(max((getattr(c, "offset", 0) for c in cache), default=0))
+        forward(model, cache, rows)
+
+    monkeypatch.setattr(probe, "_forward", watching)
+    monkeypatch.setattr(probe, "LONG_SECONDS", 1e9)
+    record = measure(build(name), rows=(1, 3, 4, 7), repeats=1, context=20, longer=(50, 90))
+    assert [(c, rows) for c, rows, _ in record.longer] == [(50, (1, 4, 7)), (90, (1, 4, 7))]
+    assert starts == {1: {20, 50, 90}, 3: {20}, 4: {20, 50, 90}, 7: {20, 50, 90}}
+    assert record.cost.at(10_000)(4) > 0
+
+
+def test_longer_contexts_that_model_or_time_do_not_allow_are_left_out(
+    tiny_teacher: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "context_length", lambda _: 100)
+    monkeypatch.setattr(probe, "LONG_SECONDS", 1e9)
+    record = measure(tiny_teacher[0], rows=(1, 8), repeats=1, context=30, longer=(60, 91, 92))
+    assert [c for c, _, _ in record.longer] == [60, 91]
+    monkeypatch.setattr(probe, "LONG_SECONDS", 0.0)
+    assert measure(tiny_teacher[0], rows=(1, 8), repeats=1, context=30, longer=(60, 91)).longer == ()

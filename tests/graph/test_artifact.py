@@ -1,0 +1,267 @@
+"""A graph on disk: it comes back as it was, or an error says what to do; and it drafts for its own teacher only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mlx.nn as nn
+import numpy as np
+import pytest
+from graphs import (
+    FULL_VOCABULARY,
+    draft_everywhere,
+    full_corpus,
+    full_graph,
+    full_nodes,
+    full_sequences,
+    naive_walk,
+    random_graph,
+)
+from test_fingerprint import WORDS, Tokenizer, adapted, quantised
+from zoo import build
+
+from daari_mlx.compile.build import build_graph
+from daari_mlx.graph import artifact
+from daari_mlx.graph.arrays import LATER
+from daari_mlx.graph.artifact import (
+    ARRAYS,
+    CARD,
+    CONFIG,
+    FORMAT_VERSION,
+    OLDEST_READ,
+    STATS,
+    attach,
+    check_target,
+    read_stats,
+    save_graph,
+    seal,
+)
+from daari_mlx.graph.exemplars import Exemplars
+from daari_mlx.graph.source import NAMES
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.files import load_arrays, save_arrays
+from daari_mlx.share.find import load_graph
+from daari_mlx.teacher.fingerprint import fingerprint
+
+COUNTED = {"states": 100, "sequences": 5, "nodes": 12, "edges": 20, "steps": 30, "settings": {"answers": "teacher"}}
+TEACHER = {"model_type": "llama", "source": "folder", "weights": "w" * 32, "tokenizer": "t" * 32, "vocab_size": 30}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_graph(random_graph(3, teacher=TEACHER), tmp_path / "graph", COUNTED)
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    """Change entries of a graph's config.json."""
+    config = {**json.loads((folder / CONFIG).read_text()), **changes}
+    (folder / CONFIG).write_text(json.dumps({**config, "config_sha256": seal(config)}))
+
+
+# --- there and back
+
+
+def test_everything_comes_back(folder: Path) -> None:
+    graph, back = random_graph(3, teacher=TEACHER), load_graph(folder)
+    assert_same(graph, back)
+    assert naive_walk(back, 0, 9) == naive_walk(graph, 0, 9)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    """Every part of a graph is the same, down to types."""
+    assert type(ours) is type(theirs)
+    if isinstance(ours, np.ndarray):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+    elif isinstance(ours, tuple):
+        for own, their in zip(ours, theirs, strict=True):
+            assert_same(own, their)
+    elif is_dataclass(ours):
+        for field in fields(ours):
+            assert_same(getattr(ours, field.name), getattr(theirs, field.name))
+    else:
+        assert ours == theirs
+
+
+def test_a_graph_of_all_sources_comes_back(tmp_path: Path) -> None:
+    graph = full_graph(teacher=TEACHER)
+    assert len(graph.text) and len(graph.paths.key) and len(graph.arbiter.names) == len(NAMES)
+    assert_same(graph, load_graph(save_graph(graph, tmp_path / "graph", COUNTED)))
+
+
+def test_the_folder_holds_four_files_and_they_say_what_it_is(folder: Path) -> None:
+    assert sorted(p.name for p in folder.iterdir()) == sorted([ARRAYS, CONFIG, STATS, CARD])
+    config, stats = json.loads((folder / CONFIG).read_text()), read_stats(folder)
+    assert config["teacher"] == TEACHER and config["format_version"] == artifact.FORMAT_VERSION
+    assert config["arrays_sha256"] == hashlib.sha256((folder / ARRAYS).read_bytes()).hexdigest()
+    assert config["counts"]["nodes"] == 12 and config["settings"] == {"answers": "teacher"}
+    assert stats["states"] == 100 and stats["versions"]["mlx-lm"]
+    assert stats["bytes"] == pytest.approx(sum(f.stat().st_size for f in folder.iterdir()), rel=0.5)
+    card = (folder / CARD).read_text()
+    assert card.startswith("---\n") and "wwwwwwww" in card and "| states | 100 |" in card
+
+
+def test_equal_graphs_are_equal_bytes(folder: Path, tmp_path: Path) -> None:
+    again = save_graph(random_graph(3, teacher=TEACHER), tmp_path / "again", COUNTED)
+    for name in (ARRAYS, CONFIG):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+
+
+# --- writing
+
+
+def test_an_older_graph_is_replaced(folder: Path) -> None:
+    save_graph(random_graph(4, teacher=TEACHER), folder, COUNTED)
+    np.testing.assert_array_equal(load_graph(folder).edge_token, random_graph(4).edge_token)
+
+
+@pytest.mark.parametrize("step", ["save_arrays", "write_json", "card_text"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_partial_write_leaves_the_older_graph(
+    folder: Path, step: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+
+    def failing(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(artifact, step, failing)
+    with pytest.raises(error):
+        save_graph(random_graph(4), folder, COUNTED)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+    assert [p.name for p in folder.parent.iterdir()] == [folder.name]
+
+
+def test_what_is_no_graph_is_not_replaced(tmp_path: Path, tiny_teacher_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in tiny_teacher_path.iterdir():
+        (model / path.name).write_bytes(path.read_bytes())
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work")
+    (tmp_path / "file").write_text("x")
+    for place in (model, other, tmp_path / "file"):
+        before = sorted(p.name for p in place.iterdir()) if place.is_dir() else place.read_text()
+        with pytest.raises(DaariError, match="not a graph: name another --graph-path"):
+            check_target(place)
+        with pytest.raises(DaariError, match="not a graph: name another --graph-path"):
+            save_graph(random_graph(3), place, COUNTED)
+        assert (sorted(p.name for p in place.iterdir()) if place.is_dir() else place.read_text()) == before
+
+
+def test_where_nothing_stands_a_graph_can_be_written(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for place in (tmp_path / "empty", tmp_path / "deep" / "new", folder):
+        check_target(place)
+        assert load_graph(save_graph(random_graph(3), place, COUNTED)).size == 12
+    monkeypatch.chdir(tmp_path / "empty")
+    for place in (".", "/"):
+        with pytest.raises(DaariError, match="--graph-path"):
+            save_graph(random_graph(3), place, COUNTED)
+    assert load_graph(save_graph(random_graph(3), "relative", COUNTED)).size == 12
+
+
+# --- whose it is
+
+
+@pytest.mark.parametrize("missing", [CONFIG, ARRAYS, "all", "folder"])
+def test_what_is_missing_is_told(folder: Path, missing: str) -> None:
+    for path in folder.iterdir():
+        if missing in (path.name, "all", "folder"):
+            path.unlink()
+    if missing == "folder":
+        folder.rmdir()
+    with pytest.raises(DaariError, match=str(folder)):
+        load_graph(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"vocab_size": 10**9}, {"layer": -1}, {"hidden_size": 9}, {"teacher": {}}, {"counts": None}, {"more": 1}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_config_altered_by_hand_is_noticed(folder: Path, change: dict[str, Any]) -> None:
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps({**config, **change}))
+    with pytest.raises(DaariError, match=r"config\.json was altered.*Compile it anew"):
+        load_graph(folder)
+    (folder / CONFIG).write_text(json.dumps(dict(reversed(config.items()))))
+    load_graph(folder)  # order and white space are no content
+
+
+def older(folder: Path, version: int) -> None:
+    """Write a graph's folder as a former format has it: without the arrays that came later."""
+    arrays = {n: a for n, a in load_arrays(folder / ARRAYS).items() if LATER.get(n, OLDEST_READ) <= version}
+    save_arrays(folder / ARRAYS, arrays)
+    digest = hashlib.sha256((folder / ARRAYS).read_bytes()).hexdigest()
+    edit(folder, format_version=version, arrays_sha256=digest)
+
+
+@pytest.mark.parametrize("version", range(OLDEST_READ, FORMAT_VERSION))
+def test_a_graph_of_a_former_format_is_read_without_what_came_later(version: int, tmp_path: Path) -> None:
+    graph = build_graph(full_nodes(), full_corpus(full_sequences()), layer="final", vocab_size=FULL_VOCABULARY,
+                        names=("path", "edge", "copy", "session"))  # fmt: skip
+    folder = save_graph(replace(graph, teacher=TEACHER), tmp_path / "graph", COUNTED)
+    older(folder, version)
+    found = load_graph(folder)
+    assert_same(replace(graph, teacher=TEACHER, exemplars=Exemplars()), found)
+    draft_everywhere(found)
+    edit(folder, format_version=FORMAT_VERSION)
+    with pytest.raises(DaariError, match=r"it should hold .*exemplars"):
+        load_graph(folder)
+
+
+@pytest.mark.parametrize("version", [0, 1, OLDEST_READ - 1, FORMAT_VERSION + 1, "2", None, True, 2.0, [2], 10**30])
+def test_another_format_version_is_refused(folder: Path, version: Any) -> None:
+    edit(folder, format_version=version)
+    with pytest.raises(DaariError, match=f"this daari-mlx reads {OLDEST_READ} to {FORMAT_VERSION}: compile it anew"):
+        load_graph(folder)
+
+
+WRONG = {
+    "other weights": (lambda: build("llama", seed=1), WORDS, "another teacher .*weights"),
+    "quantised": (quantised, WORDS, "another teacher .*quantisation"),
+    "adapted": (lambda: adapted(1), WORDS, "another teacher .*adapter"),
+    "other tokenizer": (lambda: build("llama"), Tokenizer({"a": 1, "b": 0}), "another tokenizer .*tokenizer"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(WRONG))
+def test_a_graph_of_another_teacher_names_both_sides_and_the_mend(tmp_path: Path, name: str) -> None:
+    ours = {**fingerprint(build("llama"), WORDS), "source": "the/first"}
+    path = save_graph(random_graph(3, teacher=ours), tmp_path / "graph", COUNTED)
+    assert attach(path, build("llama"), WORDS).teacher == ours
+    make, tokenizer, expected = WRONG[name]
+    model = make()
+    for graph in (path, str(path), load_graph(path)):
+        with pytest.raises(DaariError, match=expected) as told:
+            attach(graph, model, tokenizer)
+    loaded = fingerprint(model, tokenizer)
+    for part in ("the/first", "graph:", "loaded:", loaded["weights"][:8], loaded["tokenizer"][:8], "daari-mlx compile"):
+        assert part in str(told.value)
+
+
+def test_quantising_after_attaching_is_seen(tmp_path: Path) -> None:
+    model = build("llama")
+    path = save_graph(random_graph(3, teacher=fingerprint(model, WORDS)), tmp_path / "graph", COUNTED)
+    attach(path, model, WORDS)
+    nn.quantize(model, group_size=32, bits=4)
+    with pytest.raises(DaariError, match="quantisation"):
+        attach(path, model, WORDS)
+
+
+def test_a_folder_is_read_again_after_it_changed(tmp_path: Path) -> None:
+    """A server that attaches by path sees a graph that was compiled anew meanwhile."""
+    teacher = fingerprint(build("llama"), WORDS)
+    path = save_graph(random_graph(3, teacher=teacher), tmp_path / "graph", COUNTED)
+    first = attach(path, build("llama"), WORDS)
+    assert attach(path, build("llama"), WORDS) is first
+    save_graph(random_graph(4, teacher=teacher), path, COUNTED)
+    np.testing.assert_array_equal(attach(path, build("llama"), WORDS).edge_token, random_graph(4).edge_token)
