@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-settings.register_profile("daari", deadline=None, max_examples=60)  # no timing is asserted anywhere
-settings.load_profile("daari")
+pytest_plugins = ["limits"]
+
+# The same examples every time; new ones with --hypothesis-profile fresh. No timing is asserted anywhere.
+settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True, database=None)
+settings.register_profile("fresh", deadline=None, max_examples=300, print_blob=True)
+settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True, scope="session")
