@@ -1,0 +1,253 @@
+"""Ragged caches: one prompt cache for many rows of unlike lengths, each of which keeps and drops tokens by itself.
+
+A round is :meth:`RaggedCache.forward` over a block of tokens a row, then :meth:`RaggedCache.settle`: how many tokens of
+each row's block are kept. Rows join from caches of one row of mlx-lm, and leave as such.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.teacher.quirks import forward_rows
+from daari_mlx.teacher.ragged_kv import RaggedKV
+from daari_mlx.teacher.rewind import Cache, cached_tokens, leaves
+from daari_mlx.teacher.span import Span
+from daari_mlx.teacher.tap import Tap
+
+
+class RaggedCache:
+    """The caches of many rows, and the forwards that fill them.
+
+    Args:
+        model: the teacher.
+        tap: where to read states; None where nobody needs them.
+
+    Attributes:
+        cache: what the model is given: one cache object a layer, as mlx-lm's.
+        owed: for each row the tokens that it keeps and the cache lacks still; they are fed again with its next block.
+
+    Raises:
+        DaariError: where a cache of this model cannot hold several rows; see :func:`refuses_rows`.
+    """
+
+    def __init__(self, model: nn.Module, *, tap: Tap | None = None) -> None:
+        from mlx_lm.models.cache import make_prompt_cache
+
+        self.model, self.tap = model, tap
+        single = make_prompt_cache(model)
+        reason = refuses_rows(single)
+        if reason is not None:
+            raise DaariError(f"This model's cache cannot hold several rows: {reason}. Decode one row at a time.")
+        self.cache: Cache = [_ragged(item) for item in single]
+        self._parts = list(leaves(self.cache))
+        self._lengths: list[int] = []
+        self.owed: list[list[int]] = []
+        self._blocks: list[list[int]] | None = None  # of the forward that is not settled
+
+    def __len__(self) -> int:
+        """B, how many rows there are."""
+        return len(self._lengths)
+
+    @property
+    def tokens(self) -> list[int]:
+        """How many tokens each row keeps."""
+        return [length + len(owed) for length, owed in zip(self._lengths, self.owed, strict=True)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all storage, spare places included."""
+        return sum(part.nbytes for part in self._parts)
+
+    # rows come and go
+
+    def join(self, cache: Cache | None = None, tokens: int | None = None) -> int:
+        """Add a row: a copy of a prompt cache of mlx-lm with one row, which stays as it is.
+
+        Args:
+            cache: the prompt cache; None for a row without tokens.
+            tokens: how many tokens it stands for, where its objects do not count them (recurrent state alone).
+
+        Returns:
+            The row's index, which is the last.
+        """
+        self._settled("add a row")
+        length = 0 if cache is None else cached_tokens(cache) if tokens is None else tokens
+        singles = None if cache is None else list(leaves(cache))
+        if singles is not None:
+            self._check(singles, length)
+        row = len(self)
+        self._fit(row + 1, max([*self._lengths, length]))
+        for k, part in enumerate(self._parts):
+            part.join(row, _Nothing if singles is None else singles[k], length)
+        self._lengths.append(length)
+        self.owed.append([])
+        return row
+
+    def absorb(self, other: RaggedCache) -> None:
+        """Add all rows of another ragged cache of the same model, behind this one's; ``other`` then has none."""
+        self._settled("add rows")
+        other._settled("give rows away")
+        row = len(self)
+        self._fit(row + len(other), max([*self._lengths, *other._lengths], default=0))
+        for part, new in zip(self._parts, other._parts, strict=True):
+            part.absorb(row, new, other._lengths)
+        self._lengths += other._lengths
+        self.owed += other.owed
+        other.filter([])
+
+    def leave(self, row: int) -> Cache:
+        """Take a row out and give its prompt cache of mlx-lm back, which holds the tokens that the row keeps.
+
+        The last row takes its place (index ``row``); all others stay where they are.
+        """
+        self._settled("take a row out")
+        length, owed = self._lengths[row], self.owed[row]
+        lifted = [part.lift(row, length) for part in self._parts]
+        self._drop(row, lifted)
+        singles = [part.single(arrays, length) for part, arrays in zip(self._parts, lifted, strict=True)]
+        cache = _nested(self.cache, iter(singles))
+        if owed:
+            forward_rows(self.model, mx.array([owed]), cache)
+            mx.eval([single.state for single in singles])
+        return cache
+
+    def drop(self, row: int) -> None:
+        """Take a row out and forget it. The last row takes its place; all others stay where they are."""
+        self._settled("take a row out")
+        self._drop(row, [])
+
+    def filter(self, rows: list[int]) -> None:
+        """Keep these rows, in this order; the others are forgotten. It copies storage: for one row use :meth:`drop`."""
+        self._settled("take rows out")
+        for part in self._parts:
+            part.select(rows)
+        self._lengths, self.owed = [self._lengths[r] for r in rows], [self.owed[r] for r in rows]
+        self._fit(len(self), max(self._lengths, default=0))
+
+    def _drop(self, row: int, lifted: list[list[mx.array]]) -> None:
+        """Have ``lifted`` and the last row's arrays computed before storage is written to: they share none then."""
+        last = len(self) - 1
+        moved = [part.lift(last, self._lengths[last]) if row != last else [] for part in self._parts]
+        mx.eval(lifted, moved)
+        for part, arrays in zip(self._parts, moved, strict=True):
+            part.drop(row, last, arrays, self._lengths[last])
+        self._lengths[row], self.owed[row] = self._lengths[last], self.owed[last]
+        self._lengths.pop()
+        self.owed.pop()
+        self._fit(last, max(self._lengths, default=0))
+
+    def _fit(self, rows: int, longest: int) -> None:
+        for part in self._parts:
+            part.fit(rows, longest)
+
+    def _check(self, singles: list[Any], length: int) -> None:
+        kinds, wanted = [type(single).__name__ for single in singles], [part.kind for part in self._parts]
+        if kinds != wanted:
+            raise DaariError(
+                f"This prompt cache is not this model's: it has {len(kinds)} of {', '.join(sorted({*kinds}))}; "
+                f"the model makes {len(wanted)} of {', '.join(sorted({*wanted}))}."
+            )
+        for single in singles:
+            held = getattr(single, "offset", length)
+            if not single.empty() and held != length:
+                raise DaariError(f"This prompt cache is damaged: {length} tokens in one layer, {held} in another.")
+
+    # a round
+
+    def forward(self, blocks: list[list[int]]) -> tuple[mx.array, mx.array | None]:
+        """One forward over a block of tokens a row. Call :meth:`settle` next, whatever comes of it.
+
+        Args:
+            blocks: for every row its new tokens: any number, none included; not all empty.
+
+        Returns:
+            Lazy ``(B, m, V)`` logits and, where tapped, ``(B, m, H)`` states; m is the longest block's length. Column j
+            of a row follows the j-th token of its block; columns behind its block mean nothing.
+
+        Raises:
+            Whatever the teacher raises; the rows are then as they were.
+        """
+        self._settled("run a forward")
+        fed = [owed + block for owed, block in zip(self.owed, blocks, strict=True)]
+        span = Span(list(self._lengths), [len(tokens) for tokens in fed])
+        if not any(blocks):
+            raise ValueError("every block is empty: there is nothing to run.")
+        self._blocks = blocks
+        try:
+            for part in self._parts:
+                part.begin(span)
+            # padding repeats the row's own last token: an ordinary input, whose results are never looked at
+            inputs = mx.array([t + [t[-1] if t else 0] * (span.width - len(t)) for t in fed], dtype=mx.uint32)
+            return self._run(inputs, [len(owed) for owed in self.owed], max(map(len, blocks)))
+        except BaseException:
+            self.settle([0] * len(self))
+            raise
+
+    def _run(self, inputs: mx.array, first: list[int], width: int) -> tuple[mx.array, mx.array | None]:
+        """The forward, of which each row's columns count from ``first`` on."""
+        if self.tap is None:
+            return _columns(forward_rows(self.model, inputs, self.cache), first, width), None
+        with self.tap.reading() as seen:
+            logits = forward_rows(self.model, inputs, self.cache)
+        return _columns(logits, first, width), _columns(seen[-1], first, width)
+
+    def settle(self, kept: list[int]) -> None:
+        """Keep the first ``kept[i]`` tokens of row i's block; the others leave no trace.
+
+        Raises:
+            ValueError: where there is no forward to settle, or a row is to keep more than its block.
+        """
+        blocks = self._blocks
+        if blocks is None:
+            raise ValueError("there is no forward to settle.")
+        if any(not 0 <= k <= len(block) for k, block in zip(kept, blocks, strict=True)):
+            raise ValueError(f"cannot keep {kept} of blocks of {[len(block) for block in blocks]} tokens.")
+        self._blocks = None
+        for part in self._parts:
+            part.settle([])
+        self._lengths = [n + k for n, k in zip(self._lengths, kept, strict=True)]
+
+    def _settled(self, intent: str) -> None:
+        if self._blocks is not None:
+            raise RuntimeError(f"the last forward was not settled: call settle() before you {intent}.")
+
+
+class _Nothing:
+    """The cache of a row without tokens."""
+
+    keys = values = None
+
+
+def refuses_rows(cache: Cache) -> str | None:
+    """Why several rows cannot share a cache of these kinds, or None where they can."""
+    for leaf in leaves(cache):
+        if type(leaf).__name__ not in _KINDS:
+            return f"{type(leaf).__name__} has no form for several rows"
+    return None
+
+
+_KINDS = {"KVCache": lambda leaf: RaggedKV()}
+
+
+def _ragged(item: Any) -> Any:
+    inner = getattr(item, "caches", None)
+    if inner is None:
+        return _KINDS[type(item).__name__](item)
+    return type(item)(*map(_ragged, inner))
+
+
+def _nested(shape: Any, singles: Any) -> list[Any]:
+    """The single caches in the lists that ``shape`` has."""
+    return [type(item)(*_nested(item.caches, singles)) if hasattr(item, "caches") else next(singles) for item in shape]
+
+
+def _columns(values: mx.array, first: list[int], width: int) -> mx.array:
+    """``(B, M, …)`` to ``(B, width, …)``: of row i the columns from ``first[i]`` on."""
+    if max(first) == min(first):
+        return values[:, first[0] : first[0] + width]
+    places = mx.minimum(mx.array(first)[:, None] + mx.arange(width), values.shape[1] - 1)
+    return values[mx.arange(len(first))[:, None], places]
