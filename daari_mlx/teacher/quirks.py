@@ -130,7 +130,9 @@ def _causal_mask(rows: int, cache: Any) -> mx.array:
     """``(rows, tokens)``: what the mask named "causal" stands for; the absorbed form needs it spelt out."""
     from mlx_lm.models.base import create_causal_mask
 
-    return create_causal_mask(rows, offset=0 if cache is None else cache.offset)
+    if cache is None:
+        return create_causal_mask(rows)
+    return cache.make_mask(rows, return_array=True, window_size=None)
 
 
 def _absorbed(cls: type) -> Callable[..., Any] | None:

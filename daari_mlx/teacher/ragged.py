@@ -6,14 +6,18 @@ each row's block are kept. Rows join from caches of one row of mlx-lm, and leave
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
 
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher.quirks import forward_rows
+from daari_mlx.teacher.ragged_arrays import RaggedArrays
 from daari_mlx.teacher.ragged_kv import RaggedKV
+from daari_mlx.teacher.ragged_window import RaggedWindow
 from daari_mlx.teacher.rewind import Cache, cached_tokens, leaves
 from daari_mlx.teacher.span import Span
 from daari_mlx.teacher.tap import Tap
@@ -35,8 +39,6 @@ class RaggedCache:
     """
 
     def __init__(self, model: nn.Module, *, tap: Tap | None = None) -> None:
-        from mlx_lm.models.cache import make_prompt_cache
-
         self.model, self.tap = model, tap
         single = make_prompt_cache(model)
         reason = refuses_rows(single)
@@ -44,6 +46,7 @@ class RaggedCache:
             raise DaariError(f"This model's cache cannot hold several rows: {reason}. Decode one row at a time.")
         self.cache: Cache = [_ragged(item) for item in single]
         self._parts = list(leaves(self.cache))
+        self._restores = any(isinstance(part, RaggedArrays) for part in self._parts)
         self._lengths: list[int] = []
         self.owed: list[list[int]] = []
         self._blocks: list[list[int]] | None = None  # of the forward that is not settled
@@ -82,9 +85,8 @@ class RaggedCache:
         row = len(self)
         self._fit(row + 1, max([*self._lengths, length]))
         for k, part in enumerate(self._parts):
-            part.join(row, _Nothing if singles is None else singles[k], length)
-        self._lengths.append(length)
-        self.owed.append([])
+            part.join(row, None if singles is None else singles[k], length)
+        self._stand([*self._lengths, length], [*self.owed, []])
         return row
 
     def absorb(self, other: RaggedCache) -> None:
@@ -95,8 +97,7 @@ class RaggedCache:
         self._fit(row + len(other), max([*self._lengths, *other._lengths], default=0))
         for part, new in zip(self._parts, other._parts, strict=True):
             part.absorb(row, new, other._lengths)
-        self._lengths += other._lengths
-        self.owed += other.owed
+        self._stand(self._lengths + other._lengths, self.owed + other.owed)
         other.filter([])
 
     def leave(self, row: int) -> Cache:
@@ -125,7 +126,7 @@ class RaggedCache:
         self._settled("take rows out")
         for part in self._parts:
             part.select(rows)
-        self._lengths, self.owed = [self._lengths[r] for r in rows], [self.owed[r] for r in rows]
+        self._stand([self._lengths[r] for r in rows], [self.owed[r] for r in rows])
         self._fit(len(self), max(self._lengths, default=0))
 
     def _drop(self, row: int, lifted: list[list[mx.array]]) -> None:
@@ -135,10 +136,16 @@ class RaggedCache:
         mx.eval(lifted, moved)
         for part, arrays in zip(self._parts, moved, strict=True):
             part.drop(row, last, arrays, self._lengths[last])
-        self._lengths[row], self.owed[row] = self._lengths[last], self.owed[last]
-        self._lengths.pop()
-        self.owed.pop()
+        order = [last if r == row else r for r in range(last)]
+        self._stand([self._lengths[r] for r in order], [self.owed[r] for r in order])
         self._fit(last, max(self._lengths, default=0))
+
+    def _stand(self, lengths: list[int], owed: list[list[int]]) -> None:
+        """Where the rows stand now; told to all parts."""
+        self._lengths, self.owed = lengths, owed
+        span = Span(lengths, [0] * len(lengths))
+        for part in self._parts:
+            part.stand(span)
 
     def _fit(self, rows: int, longest: int) -> None:
         for part in self._parts:
@@ -184,7 +191,7 @@ class RaggedCache:
             inputs = mx.array([t + [t[-1] if t else 0] * (span.width - len(t)) for t in fed], dtype=mx.uint32)
             return self._run(inputs, [len(owed) for owed in self.owed], max(map(len, blocks)))
         except BaseException:
-            self.settle([0] * len(self))
+            self._undo()
             raise
 
     def _run(self, inputs: mx.array, first: list[int], width: int) -> tuple[mx.array, mx.array | None]:
@@ -206,31 +213,48 @@ class RaggedCache:
             raise ValueError("there is no forward to settle.")
         if any(not 0 <= k <= len(block) for k, block in zip(kept, blocks, strict=True)):
             raise ValueError(f"cannot keep {kept} of blocks of {[len(block) for block in blocks]} tokens.")
+        if self._restores:
+            complete = [k == len(b) and bool(o or b) for k, b, o in zip(kept, blocks, self.owed, strict=True)]
+        else:
+            complete = [True] * len(self)
+        fed = [owed + block[:k] for owed, block, k in zip(self.owed, blocks, kept, strict=True)]
+        self._finish(fed, complete)
+
+    def _undo(self) -> None:
+        """After a forward that failed: every row is as it was."""
+        self._finish(self.owed, [False] * len(self))
+
+    def _finish(self, fed: list[list[int]], complete: list[bool]) -> None:
+        """Rows that are complete hold the tokens that were ``fed``; the others owe them."""
         self._blocks = None
         for part in self._parts:
-            part.settle([])
-        self._lengths = [n + k for n, k in zip(self._lengths, kept, strict=True)]
+            part.settle(complete)
+        self._stand(
+            [n + len(f) if c else n for n, f, c in zip(self._lengths, fed, complete, strict=True)],
+            [[] if c else f for f, c in zip(fed, complete, strict=True)],
+        )
 
     def _settled(self, intent: str) -> None:
         if self._blocks is not None:
             raise RuntimeError(f"the last forward was not settled: call settle() before you {intent}.")
 
 
-class _Nothing:
-    """The cache of a row without tokens."""
-
-    keys = values = None
-
-
 def refuses_rows(cache: Cache) -> str | None:
     """Why several rows cannot share a cache of these kinds, or None where they can."""
     for leaf in leaves(cache):
-        if type(leaf).__name__ not in _KINDS:
-            return f"{type(leaf).__name__} has no form for several rows"
+        kind = type(leaf).__name__
+        if kind not in _KINDS:
+            return f"{kind} has no form for several rows"
+        if kind == RaggedWindow.kind and leaf.keep:
+            return f"max_kv_size: a sliding window that keeps its first {leaf.keep} tokens has no form for several rows"
     return None
 
 
-_KINDS = {"KVCache": lambda leaf: RaggedKV()}
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    RaggedKV.kind: lambda _: RaggedKV(),
+    RaggedWindow.kind: lambda leaf: RaggedWindow(leaf.max_size),
+    RaggedArrays.kind: lambda leaf: RaggedArrays(len(leaf.cache)),
+}
 
 
 def _ragged(item: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import KVCache, create_attention_mask
 
 from daari_mlx.teacher.span import Span
 
@@ -64,8 +65,6 @@ class RaggedKV:
 
     def make_mask(self, count: int, return_array: bool = False, window_size: int | None = None) -> Any:
         """What the next ``count`` columns see: ``(B, 1, count, tokens)`` bool; for one row, what mlx-lm gives."""
-        from mlx_lm.models.cache import create_attention_mask
-
         if len(self.span) == 1:
             return create_attention_mask(count, offset=self.offset, return_array=return_array, window_size=window_size)
         return self.span.mask(self._written, count, window_size)
@@ -75,9 +74,13 @@ class RaggedKV:
 
     # what the owner calls
 
+    def stand(self, span: Span) -> None:
+        """Be told where the rows stand, after every change."""
+        self.span, self._written = span, 0
+
     def begin(self, span: Span) -> None:
         """Get ready for a forward."""
-        self.span, self._written = span, 0
+        self.stand(span)
         self._reserve(span.longest + span.width, span.width)
 
     def settle(self, complete: list[bool]) -> None:
@@ -92,7 +95,7 @@ class RaggedKV:
             self.keys = self.values = None
             self.slots = self.room = 0
             return
-        slots, room = rounded_up(rows, SLOTS if rows > 2 else 1), rounded_up(longest, STEP)
+        slots, room = rounded_up(rows, SLOTS if rows > 2 else 1), self._room_for(longest, 1)
         self._resize(
             self.slots if self.slots // 2 < slots <= self.slots else slots,
             room if room <= self.room // 2 else self.room,
@@ -101,7 +104,7 @@ class RaggedKV:
     def join(self, row: int, single: Any, length: int) -> None:
         """Copy a row's own cache of mlx-lm into slot ``row``."""
         self._reserve(length, 1)
-        if single.keys is None or not length:
+        if single is None or single.keys is None or not length:
             return
         if self.keys is None:
             self._allocate(single.keys, single.values)
@@ -126,8 +129,6 @@ class RaggedKV:
 
     def single(self, lifted: Arrays, length: int) -> Any:
         """mlx-lm's own cache of one row that was lifted."""
-        from mlx_lm.models.cache import KVCache
-
         cache = KVCache()
         if lifted:
             cache.keys, cache.values = lifted
@@ -155,8 +156,14 @@ class RaggedKV:
 
     def _reserve(self, end: int, width: int) -> None:
         """Have room for ``end`` tokens a row, the last ``width`` of which may be rolled back."""
-        if end > self.room:
-            self._resize(self.slots, rounded_up(end, STEP))
+        if not self._holds(end, width):
+            self._resize(self.slots, self._room_for(end, width))
+
+    def _holds(self, end: int, width: int) -> bool:
+        return end <= self.room
+
+    def _room_for(self, end: int, width: int) -> int:
+        return rounded_up(end, STEP)
 
     def _allocate(self, keys: mx.array, values: mx.array) -> None:
         self.keys, self.values = (
@@ -168,7 +175,14 @@ class RaggedKV:
             return
         self.slots, self.room = slots, room
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = (_resized(x, slots, room) for x in (self.keys, self.values))
+            self.keys, self.values = (self._moved(x, slots, room) for x in (self.keys, self.values))
+
+    def _moved(self, storage: mx.array, slots: int, room: int) -> mx.array:
+        """The same rows and tokens in new storage of another size."""
+        new = mx.zeros((slots, storage.shape[1], room, storage.shape[3]), storage.dtype)
+        slots, room = min(slots, storage.shape[0]), min(room, storage.shape[2])
+        new[:slots, :, :room] = storage[:slots, :, :room]
+        return new
 
     def _write(self, keys: mx.array, values: mx.array, count: int) -> None:
         assert self.keys is not None and self.values is not None
@@ -196,11 +210,3 @@ class RaggedKV:
         assert self.keys is not None and self.values is not None
         for storage, new in zip((self.keys, self.values), (other.keys, other.values), strict=True):
             storage[row : row + count, :, :longest] = new[:count, :, :longest]
-
-
-def _resized(storage: mx.array, slots: int, room: int) -> mx.array:
-    """The same rows and tokens in new storage of another size."""
-    new = mx.zeros((slots, storage.shape[1], room, storage.shape[3]), storage.dtype)
-    slots, room = min(slots, storage.shape[0]), min(room, storage.shape[2])
-    new[:slots, :, :room] = storage[:slots, :, :room]
-    return new

@@ -29,8 +29,6 @@ class Span:
         self.width, self.longest = max(fed, default=0), max(lengths, default=0)
         self.level = min(lengths, default=0) == self.longest
         self.padded = min(fed, default=0) < self.width
-        # a single row's offset stays a number: models then do what they do for plain decoding
-        self.start: Any = lengths[0] if len(lengths) == 1 else mx.array(lengths, dtype=mx.int32)
         self._kept: dict[tuple[Any, ...], Any] = {}
 
     def __len__(self) -> int:
@@ -48,7 +46,9 @@ class Span:
 
     def after(self, written: int) -> Any:
         """Every row's offset after ``written`` columns: ``(B,)`` int32, or an int where there is one row."""
-        return self.start if not written else self._keep(("after", written), lambda: self.start + written)
+        if len(self) == 1:  # it stays a number: models then do what they do for plain decoding
+            return self.lengths[0] + written
+        return self._keep(("after", written), lambda: mx.array([n + written for n in self.lengths], dtype=mx.int32))
 
     def positions(self, written: int, count: int) -> mx.array:
         """``(B, count)`` int32: the positions of the next ``count`` columns in their rows."""
@@ -58,6 +58,10 @@ class Span:
             return (start[:, None] if isinstance(start, mx.array) else start) + mx.arange(count)[None]
 
         return self._keep(("positions", written, count), place)
+
+    def places(self, written: int, count: int, room: int) -> mx.array:
+        """The same in rings of ``room`` places: position p lies at p modulo ``room``."""
+        return self._keep(("places", written, count, room), lambda: self.positions(written, count) % room)
 
     def mask(self, written: int, count: int, window: int | None) -> mx.array:
         """``(B, 1, count, tokens)`` true where a column sees a token: its own and those before it, within a window."""
@@ -71,7 +75,7 @@ class Span:
         return self._keep(("mask", written, count, window), sees)
 
     def ring_mask(self, written: int, count: int, window: int, room: int) -> mx.array:
-        """The same ``(B, 1, count, places)`` for rings of ``room`` places: position p lies at p modulo ``room``."""
+        """The same for such rings: ``(B, 1, count, places)``."""
 
         def sees() -> mx.array:
             positions = self.positions(written, count)
