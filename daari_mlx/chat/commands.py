@@ -11,6 +11,7 @@ from daari_mlx.chat.figures import legend_of_all, stats_text
 from daari_mlx.chat.screen import fold, plain, quiet
 from daari_mlx.chat.session import Session
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.regular import FILE, FOLDER, what_is
 
 HELP = """\
 /help            this list
@@ -156,9 +157,11 @@ def _save(session: Session, words: str) -> None:
 def _write(path: Path, text: str, force: bool) -> None:
     from daari_mlx.ground.files import whole
 
-    if path.is_dir():
+    if (found := what_is(path)) == FOLDER:
         raise DaariError(f"{path} is a folder: give the name of a file in it.")
-    if path.exists() and not force:
+    if found not in (None, FILE):
+        raise DaariError(f"{path} is {found}: choose another name.")
+    if found is not None and not force:
         raise DaariError(f"{path} is there already: choose another name, or replace it with /save {path} {FORCE}")
     if not path.parent.is_dir():
         raise DaariError(f"There is no folder {path.parent} for {path.name}: make it, or give another place.")

@@ -6,7 +6,11 @@ import json
 import os
 from pathlib import Path
 
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.regular import check_new_file, read_bytes
+
 KEPT = 1000  # of the newest entries
+MAX_BYTES = 256 << 20  # of a file that is read; it is cut long before, unless it is no history
 NAME = "chat_history.jsonl"
 
 
@@ -27,8 +31,8 @@ class History:
     def load(self) -> list[str]:
         """The entries of earlier chats, oldest first; a file that has grown long is cut to its newest ones."""
         try:
-            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
+            lines = read_bytes(self.path, "history", limit=MAX_BYTES).decode("utf-8", "replace").splitlines()
+        except DaariError:
             return []
         entries = [entry for line in lines if (entry := _entry(line)) is not None]
         if len(entries) > 2 * KEPT:
@@ -42,14 +46,15 @@ class History:
     def _write(self, entries: list[str], how: int) -> None:
         data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
         try:
+            check_new_file(self.path, "the history")
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(self.path, os.O_WRONLY | os.O_CREAT | how, 0o600)
+            file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | how, 0o600)
             try:
                 os.fchmod(file, 0o600)  # also where another umask or an older version made it
                 os.write(file, data)
             finally:
                 os.close(file)
-        except OSError:
+        except (DaariError, OSError):
             self.kept = False
 
 

@@ -11,7 +11,7 @@ import typer
 from daari_mlx.cli.options import common as options
 from daari_mlx.cli.options import draft as options_draft
 from daari_mlx.cli.options import replay as options_replay
-from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.regular import check_new_file
 from daari_mlx.show import report
 
 OF_A_RUN = ("adapter_path", "trust_remote_code", "num_draft_tokens", "json_schema", "seed")
@@ -45,6 +45,8 @@ def bench(
     as_json: options.Json = False,
 ) -> None:
     """Measure drafting against plain mlx-lm. On held-out prompts; exit status 1 where an answer is not plain's."""
+    if out is not None:
+        check_new_file(out, "--out")
     if replay is not None:
         if graph is None or model or data or draft_model or save_streams:
             raise typer.BadParameter("--replay takes --graph, and neither a model nor data", ctx=ctx)
@@ -60,8 +62,7 @@ def bench(
         options.refuse_unused(ctx, ("stream_layer",), "goes with --save-streams: leave it out")
     else:
         options.refuse_unused(ctx, (*OF_FIGURES, "as_json"), "has no meaning with --save-streams: leave it out")
-        if Path(save_streams).is_dir():
-            raise DaariError(f"{save_streams} is a folder: name a file for --save-streams.")
+        check_new_file(save_streams, "--save-streams")
     from daari_mlx.cli import prompts
     from daari_mlx.decode.named import GRAPHS, choose_kind, make_drafter
     from daari_mlx.measure.bench import run_bench
@@ -137,6 +138,7 @@ def _replay(
 def _append(out: str | None, values: dict[str, Any]) -> None:
     """The whole record as one line of JSON."""
     if out is not None:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
         with Path(out).open("a", encoding="utf-8") as file:
             file.write(json.dumps(values, ensure_ascii=False) + "\n")
 

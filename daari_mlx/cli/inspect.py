@@ -69,7 +69,7 @@ def inspect(
 
     folder = graph_folder(graph)
     known = load_graph(folder)
-    stats = read_stats(folder) if (folder / STATS).is_file() else {}
+    stats = read_stats(folder) if (folder / STATS).exists() else {}
     choose(device, None)  # a name that is none is told before anything is read
     if data is None:
         outlook, missing = kept_outlook(stats)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -134,7 +133,7 @@ def _outlook(source: str) -> Any:
     from daari_mlx.share.find import graph_folder
 
     folder = graph_folder(source)
-    if not (folder / STATS).is_file():
+    if not (folder / STATS).exists():
         raise DaariError(f"{source} has no {STATS}: give a graph's folder, as daari-mlx compile writes it.")
     outlook, missing = kept_outlook(read_stats(folder))
     if outlook is None:
@@ -150,22 +149,10 @@ def _lines(source: str) -> list[tuple[str, dict[str, Any]]]:
     """The records of a file, one a line, each with a name: the file's, numbered where it has several.
 
     Raises:
-        DaariError: it is no file, or a line is no JSON object.
+        DaariError: see :func:`daari_mlx.ground.files.read_json_lines`.
     """
+    from daari_mlx.ground.files import read_json_lines
+
     path = Path(source)
-    if not path.is_file():
-        raise DaariError(f"There is no record at {source!r}: give a file that daari-mlx bench --out wrote.")
-    found = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not text.strip():
-            continue
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise DaariError(f"{source}:{number} is no JSON object but {text[:40]!r}: give one record a line.")
-        found.append(value)
-    if not found:
-        raise DaariError(f"{source} is empty: give a file that daari-mlx bench --out wrote.")
+    found = read_json_lines(path, "record", instead="Give a file that daari-mlx bench --out wrote.")
     return [(path.stem if len(found) == 1 else f"{path.stem}:{n}", value) for n, value in enumerate(found, start=1)]

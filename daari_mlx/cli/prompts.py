@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.regular import check_regular
 from daari_mlx.show import report
 from daari_mlx.text.template import template_failure
 
@@ -143,8 +143,7 @@ def open_prompt_cache(path: str, kv_bits: int | None, kv_group_size: int) -> tup
     """
     from mlx_lm.models.cache import QuantizedKVCache, load_prompt_cache
 
-    if not Path(path).is_file():
-        raise DaariError(f"There is no prompt cache at {path}: give a file that mlx_lm.cache_prompt saved.")
+    check_regular(path, "prompt cache", instead="Give a file that mlx_lm.cache_prompt saved.")
     try:
         cache, metadata = load_prompt_cache(path, return_metadata=True)
         model = str(metadata["model"])

@@ -14,6 +14,7 @@ from daari_mlx.teacher.ranks import Alone
 from daari_mlx.text.data import Prompt, Sequence
 
 PART = 64  # prompts a part holds: what an interrupted run repeats at the most
+MAX_BYTES = 1 << 30  # of a part's file: the longest answers of the longest contexts take less
 BATCH = 16  # answers that grow side by side: rows of one forward, nearly free where decoding is bound by bandwidth
 
 
@@ -49,7 +50,8 @@ def answer_prompts(
 
 
 def _read_answers(path: Path, count: int) -> list[list[int]]:
-    answers = read_json(path, "teacher's answers (remove it and run again: that part is answered anew)").get("answers")
+    what = "teacher's answers (remove it and run again: that part is answered anew)"
+    answers = read_json(path, what, limit=MAX_BYTES).get("answers")
     if (
         not isinstance(answers, list)
         or len(answers) != count

@@ -13,6 +13,7 @@ import numpy as np
 from daari_mlx.graph.nodes import Projection
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import load_arrays, read_json, write_json
+from daari_mlx.ground.regular import FOLDER, what_is
 
 FORMAT = 2
 
@@ -70,8 +71,8 @@ class Workdir:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if self.path.exists() and not self.path.is_dir():
-            raise DaariError(f"The workdir {self.path} is a file: name a folder.")
+        if (found := what_is(self.path)) not in (None, FOLDER):
+            raise DaariError(f"The workdir {self.path} is {found}: name a folder.")
 
     @property
     def plan_path(self) -> Path:

@@ -22,7 +22,7 @@ import numpy as np
 from daari_mlx.cost.length import Cost
 from daari_mlx.ground import blas
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.files import write_json
+from daari_mlx.ground.files import read_json, write_json
 from daari_mlx.ground.progress import bar
 from daari_mlx.teacher.fingerprint import context_length, fingerprint_model
 from daari_mlx.teacher.quirks import forward_rows
@@ -258,11 +258,11 @@ def load(model: nn.Module) -> ProbeRecord | None:
 def load_for(teacher: dict[str, Any]) -> ProbeRecord | None:
     """The same of the teacher with this fingerprint, which need not be loaded for that."""
     try:
-        value = json.loads(_path(_key(teacher)).read_text(encoding="utf-8"))
+        value = read_json(_path(_key(teacher)), "measurement")
         longer = tuple((context, tuple(rows), tuple(seconds)) for context, rows, seconds in value["longer"])
         arrays = {"rows": tuple(value["rows"]), "seconds": tuple(value["seconds"]), "longer": longer}
         record = ProbeRecord(**{**value, **arrays})
         _ = record.cost
-    except (OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
+    except (DaariError, ValueError, TypeError, KeyError, ArithmeticError):
         return None
     return record

@@ -267,7 +267,7 @@ def read_tier(folder: Path) -> tuple[Calibration, float | None]:
     Raises:
         DaariError: tier.json is damaged.
     """
-    if not (folder / TIER).is_file():
+    if not (folder / TIER).exists():
         return Calibration(), None
     found = read_json(folder / TIER, "tier's record").get("calibration")
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from daari_mlx.graph.card import card_text
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import load_arrays, read_json, save_arrays, whole, write_json
+from daari_mlx.ground.regular import check_new_folder, open_regular, what_is
 from daari_mlx.teacher.fingerprint import describe, differences, fingerprint
 
 FORMAT_VERSION, OLDEST_READ = 4, 3
 CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
 MAX_JSON = MAX_HEADER = 64 << 10  # bytes, far more than is needed: JSON can take 25 times its size in memory
 LIMITS = {CONFIG: MAX_JSON, ARRAYS: 256 << 20, STATS: MAX_JSON, CARD: 1 << 20}  # bytes of a file that is downloaded
+BYSTANDERS = (".gitattributes", ".cache", ".DS_Store")  # what the Hub's client and a file manager leave in a folder
 _TYPES = {
     "float32": "F32",
     "int32": "I32",
@@ -80,14 +83,13 @@ def seal(config: dict[str, Any]) -> str:
 
 def check_target(path: str | Path) -> None:
     """Raise :class:`DaariError` where writing a graph to ``path`` would replace something that is no graph."""
-    path = Path(path)
-    if not path.name:
-        raise DaariError(f"{str(path)!r} has no name of its own: name another --graph-path.")
-    # a model's folder has a config.json too
-    known = all((path / name).is_file() for name in (CONFIG, ARRAYS))
-    if path.is_file() or (path.is_dir() and any(path.iterdir()) and not known):
-        kind = "a file" if path.is_file() else "a folder that holds other things"
-        raise DaariError(f"{path} is {kind}, not a graph: name another --graph-path.")
+    check_new_folder(path, "--graph-path", "graph", _others)
+
+
+def _others(names: list[str]) -> list[str]:
+    """Which names of a folder are no graph's; all of them where it is none: a model's folder has a config.json too."""
+    is_graph = {CONFIG, ARRAYS} <= set(names)
+    return [name for name in names if not is_graph or name not in (*LIMITS, *BYSTANDERS)]
 
 
 def load_folder(path: str | Path) -> Graph:
@@ -172,19 +174,15 @@ def versions() -> dict[str, str]:
 
 
 def _read_small(path: Path, what: str) -> dict[str, Any]:
-    if path.is_file() and path.stat().st_size > MAX_JSON:
-        raise DaariError(
-            f"The {what} at {path} has {path.stat().st_size} bytes; none that belongs here has {MAX_JSON}."
-        )
-    return read_json(path, what)
+    return read_json(path, what, limit=MAX_JSON)
 
 
 def _check_file(path: Path, expected: str, version: int) -> None:
     """The safetensors header is read by hand first: its offsets must fit the file before any reader trusts them."""
-    if not path.is_file():
+    if what_is(path) is None:
         raise DaariError(f"The graph is incomplete: {path} is missing. Compile it anew, or fetch it again.")
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_regular(path, "graph's file of arrays") as file:
+        size = os.fstat(file.fileno()).st_size
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if length > size - 8:
@@ -230,5 +228,5 @@ def _check_file(path: Path, expected: str, version: int) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path, "graph's file of arrays") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,9 +15,12 @@ import mlx.core as mx
 import numpy as np
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.regular import FILE, FOLDER, MAX_SMALL, check_regular, read_text, what_is
 
 PARTIAL = ".partial"  # ends the name of a file or folder that is being written
 OLD = ".replaced"  # ends the name of a folder while another takes its place; no name that a person gives a backup
+
+MAX_RECORDS = 256 << 20  # bytes of a file of records
 
 
 class DiskFull(DaariError):
@@ -28,21 +31,25 @@ class DiskFull(DaariError):
 def whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
     """Give a name beside ``path`` to write to; it takes ``path``'s place when the block ends well, else it is removed.
 
-    Works for a file or a folder; what stood at ``path`` is replaced. A file is on the disk before it takes its place,
-    so that a machine that loses power leaves no empty one there.
+    Works for a file or a folder; a file or folder that stood at ``path`` is replaced, of a link only the link. A file
+    is on the disk before it takes its place, so that a machine that loses power leaves no empty one there.
 
     Args:
         path: what to write.
         needed: its bytes where they are known, for the message on a full disk.
 
     Raises:
+        DaariError: what stands there is neither file nor folder, or not of the kind that was written.
         DiskFull: where the disk is full.
     """
+    _check_replaceable(path, FILE, FOLDER)
     beside, old = path.with_name(path.name + PARTIAL), path.with_name(path.name + OLD)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _check_replaceable(beside, FILE, FOLDER)
         remove(beside)  # what a killed run left
         yield beside
+        _check_replaceable(path, FOLDER if beside.is_dir() else FILE)
         if beside.is_file():
             _flush(beside)
         if beside.is_dir() and path.exists():
@@ -74,6 +81,11 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(there).free
 
 
+def _check_replaceable(path: Path, *kinds: str) -> None:
+    if (found := what_is(path)) not in (None, *kinds):
+        raise DaariError(f"{path} is {found}, which is not replaced by {' or '.join(kinds)}: name another place.")
+
+
 def _flush(path: Path) -> None:
     with path.open("rb") as handle:
         os.fsync(handle.fileno())
@@ -93,21 +105,50 @@ def write_json(path: Path, value: Any) -> None:
         beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """Read a JSON object.
+def read_json(path: Path, what: str, *, limit: int = MAX_SMALL) -> dict[str, Any]:
+    """Read a JSON object from a regular file.
+
+    Args:
+        what: names it in the message.
+        limit: how many bytes it may have.
 
     Raises:
-        DaariError: where it is missing or is none; ``what`` names it in the message.
+        DaariError: where it is missing, is none, or no regular file of at most ``limit`` bytes.
     """
+    text = read_text(path, what, limit=limit)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DaariError(f"There is no {what} at {path}.") from None
-    except (OSError, ValueError, RecursionError) as error:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise DaariError(f"The {what} at {path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise DaariError(f"The {what} at {path} should hold a JSON object, found {type(value).__name__}.")
     return value
+
+
+def read_json_lines(path: Path, what: str, *, instead: str) -> list[dict[str, Any]]:
+    """Read a regular file that holds a JSON object a line; empty lines count for nothing.
+
+    Args:
+        what: names it in the message.
+        instead: which file to give, a sentence.
+
+    Raises:
+        DaariError: it is missing, empty, no such file, or larger than ``MAX_RECORDS``.
+    """
+    found = []
+    for number, line in enumerate(read_text(path, what, limit=MAX_RECORDS, instead=instead).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise DaariError(f"{path}:{number} is no JSON object but {line[:40]!r}: give one record a line.")
+        found.append(value)
+    if not found:
+        raise DaariError(f"{path} is empty. {instead}")
+    return found
 
 
 def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -126,8 +167,9 @@ def load_arrays(path: Path, *, without: str | None = None) -> dict[str, np.ndarr
     """Read arrays that :func:`save_arrays` wrote, all of them or all but one.
 
     Raises:
-        DaariError: where the file is missing, truncated or no safetensors.
+        DaariError: where the file is missing, no regular one, truncated or no safetensors.
     """
+    check_regular(path, "file of arrays")
     try:
         loaded: dict[str, mx.array] = mx.load(str(path), format="safetensors")  # type: ignore[assignment]
         return {name: np.array(array) for name, array in loaded.items() if name != without}

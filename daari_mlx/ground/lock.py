@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.regular import FILE, read_text, what_is
 
+MAX_HOLDER = 64 << 10  # bytes; what a holder writes about itself is far shorter
 # file systems without locks: the run goes on without one
 _NO_LOCKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}
 
@@ -28,7 +30,7 @@ class Lock:
             :meth:`share`, then each takes it under the same name.
 
     Raises:
-        DaariError: another run holds it; the message names its process.
+        DaariError: another run holds it, and the message names its process; or it is no regular file.
     """
 
     def __init__(self, path: Path, run: str) -> None:
@@ -36,7 +38,9 @@ class Lock:
         self.joined = False
         """Whether another process of this run had it already."""
         while True:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            if (found := what_is(path)) not in (None, FILE) or os.path.islink(path):
+                raise DaariError(f"The lock {path} is {found}: remove it, or name another --workdir.")
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o644)
             try:
                 self._take(run)
                 if _is(path, self._file):
@@ -101,7 +105,7 @@ def _is(path: Path, file: int) -> bool:
 def _read(path: Path) -> dict[str, Any]:
     """What the holder wrote about itself; empty where that cannot be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read_text(path, "lock", limit=MAX_HOLDER))
+    except (DaariError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

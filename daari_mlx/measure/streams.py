@@ -17,6 +17,7 @@ import numpy as np
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import load_arrays, save_arrays
 from daari_mlx.ground.progress import bar
+from daari_mlx.ground.regular import check_regular
 from daari_mlx.ground.types import FloatArray, IntArray
 from daari_mlx.teacher.verify import greedy
 
@@ -190,8 +191,7 @@ def load_streams(path: Path) -> Streams:
     Raises:
         DaariError: there is no such file, or it is damaged.
     """
-    if not path.is_file():
-        raise DaariError(f"There are no streams at {path}: record them with daari-mlx bench --save-streams.")
+    check_regular(path, "file of streams", instead="Record one with daari-mlx bench --save-streams.")
     arrays = load_arrays(path)
 
     def require(holds: bool, what: str) -> None:

@@ -15,12 +15,13 @@ from daari_mlx.graph.artifact import ARRAYS, CARD, CONFIG, LIMITS, STATS, check_
 from daari_mlx.graph.card import card_text
 from daari_mlx.graph.codepoints import BREAK
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.files import read_json, whole
+from daari_mlx.ground.files import read_json, read_json_lines, whole
 from daari_mlx.share import hub
 from daari_mlx.share.find import graph_folder, load_graph
 from daari_mlx.share.repo import Repo, parse_repo
 from daari_mlx.share.scrub import scrub
 
+RESULTS = "Give a file that daari-mlx bench --out wrote."
 OTHERS = (".gitattributes", ".gitignore", "LICENSE", CARD)  # files that any repository may have
 _NUMBER = (int, float)
 TOLD: dict[str, Any] = {  # of a benchmark record, by the kind of each
@@ -100,7 +101,7 @@ def prepare(
         raise DaariError(f"{target} names a revision, and a push makes a new one: give {target.name}.")
     known = load_graph(folder)
     config = read_json(folder / CONFIG, "graph's config.json")
-    stats = read_stats(folder) if (folder / STATS).is_file() else {}
+    stats = read_stats(folder) if (folder / STATS).exists() else {}
     source = config["teacher"].get("source")
     base_model = _base_model(base_model, source)
     create = hub.prepare(target, public=public, known=(CONFIG, ARRAYS), others=OTHERS)
@@ -177,7 +178,7 @@ def held_out(results: Sequence[str | Path], config: dict[str, Any]) -> list[dict
     """
     weights = f"weights {str(config['teacher'].get('weights'))[:8]}"
     found, overlapping, other = [], 0, 0
-    for record in (r for path in results for r in _records(Path(path))):
+    for record in (r for path in results for r in read_json_lines(Path(path), "file of results", instead=RESULTS)):
         if not _is_benchmark(record):
             other += 1
             continue
@@ -211,19 +212,6 @@ def _is_benchmark(record: dict[str, Any]) -> bool:
         if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
             return False
     return True
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        records = [json.loads(line) for line in lines]
-    except FileNotFoundError:
-        raise DaariError(f"There are no results at {path}: give a file that daari-mlx bench --out wrote.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DaariError(f"{path} holds no benchmark records, one JSON object a line: {error}") from error
-    if not all(isinstance(record, dict) for record in records):
-        raise DaariError(f"{path} holds no benchmark records, one JSON object a line.")
-    return records
 
 
 def _repo(text: str) -> Repo:

@@ -10,6 +10,7 @@ import numpy as np
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher.fingerprint import describe
+from daari_mlx.teacher.load import check_model_files
 
 SHOWN_EDGES = 3  # edges shown of each node
 PATH_TOKENS = 16  # tokens of the likeliest path shown
@@ -44,6 +45,7 @@ def _load_tokenizer(source: str, vocab_size: Any) -> tuple[Any, str | None]:
     from mlx_lm.utils import load_tokenizer
 
     try:
+        check_model_files(source)
         tokenizer = load_tokenizer(Path(source) if Path(source).is_dir() else source)
     except Exception as error:  # a Hub, a file system and code of the tokenizer's own stand behind it
         return None, f"No tokenizer could be loaded from {source!r} ({type(error).__name__}: {error})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,11 +14,14 @@ import mlx.nn as nn
 import numpy as np
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.regular import FOLDER, check_regular, what_is
 from daari_mlx.ground.types import FloatArray
 from daari_mlx.teacher.fingerprint import context_length, fingerprint
 from daari_mlx.teacher.tap import tap_model
 
 PREFILL_STEP_SIZE = 2048  # tokens a forward takes, as mlx-lm's default
+MODEL_FILES = (".json", ".safetensors", ".jinja", ".model", ".tiktoken", ".txt", ".py", ".md")  # what mlx-lm writes
+MAX_SETTINGS = 1 << 30  # bytes of any of them but weights; the largest tokenizers have some tens of MB
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,8 @@ def load_teacher(
         raise DaariError(
             f"There is no adapter at {adapter_path!r}: the folder needs adapter_config.json and adapters.safetensors."
         )
+    for folder in (model, *([] if adapter_path is None else [adapter_path])):
+        check_model_files(folder)
     try:
         loaded, tokenizer = mlx_lm.load(
             path_or_hf_repo=model,
@@ -114,3 +120,20 @@ def load_teacher(
             ) from error
         raise DaariError(f"mlx-lm could not load the model in {model!r}: {reason}") from error
     return Teacher(loaded, tokenizer, model, adapter_path)
+
+
+def check_model_files(folder: str | Path) -> None:
+    """See that what mlx-lm would read of a model's folder can be read to an end; nothing where there is no folder.
+
+    Raises:
+        DaariError: one of its files is a pipe, a device or a link that leads nowhere, or is far too large.
+    """
+    if what_is(folder) != FOLDER:
+        return
+    for name in sorted(os.listdir(folder)):
+        path = Path(folder) / name
+        if not name.endswith(MODEL_FILES) or what_is(path) == FOLDER:
+            continue
+        check_regular(path, f"file {name} of the model")
+        if not name.endswith(".safetensors") and path.stat().st_size > MAX_SETTINGS:
+            raise DaariError(f"{path} has {path.stat().st_size:,} bytes; no such file of a model has {MAX_SETTINGS:,}.")

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar
 
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.progress import bar
+from daari_mlx.ground.regular import FOLDER, open_regular, what_is
 from daari_mlx.text.rows import BadRow, Renderer, parse_row
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SHOWN_BAD_ROWS = 5
+MAX_LINE = 64 << 20  # bytes
+DATA_INSTEAD = "Give a .jsonl file, a folder with such files, or - for stdin: what comes by a pipe goes there."
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,7 @@ def _read(
         _opened(path, split) as (name, handle, total),
         bar(total=total, desc=f"reading {Path(name).name}", unit="row") as done,
     ):
-        for number, line in enumerate(handle, start=1):
+        for number, line in enumerate(lines_of(handle, name), start=1):
             done.update()
             line = line.removeprefix(BOM_UTF8).rstrip() if number == 1 else line.rstrip()
             if not line:
@@ -203,20 +206,29 @@ def _opened(path: str | Path, split: str) -> Iterator[tuple[str, IO[bytes], int 
         yield "stdin", sys.stdin.buffer, None
         return
     file = Path(path)
-    if file.is_dir():
+    if what_is(file) == FOLDER:
         there = sorted(found.name for found in file.glob("*.jsonl"))
         file = file / f"{split}.jsonl"
         if file.name not in there:
             has = f"it has {', '.join(there)}" if there else "it has no .jsonl file at all"
             raise DaariError(f"no {file.name} in the folder {path}: {has}. Choose another split or a file.")
-    try:
-        handle = file.open("rb")
-    except OSError as error:
-        give = f"Give a .jsonl file, a folder with {split}.jsonl, or - for stdin."
-        raise DaariError(f"cannot read {file}: {error.strerror}. {give}") from error
-    with handle:
-        total = None
-        if file.is_file():  # a named pipe can be read only once
-            total = sum(1 for _ in handle)
-            handle.seek(0)
+    with open_regular(file, "data", instead=DATA_INSTEAD) as handle:
+        total = sum(1 for _ in lines_of(handle, str(file)))
+        handle.seek(0)
         yield str(file), handle, total
+
+
+def lines_of(handle: IO[bytes], name: str) -> Iterator[bytes]:
+    """The lines of a file, of which none may fill the memory.
+
+    Raises:
+        DaariError: a line has more than ``MAX_LINE`` bytes.
+    """
+    number = 0
+    while line := handle.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise DaariError(
+                f"{name}:{number} has more than {MAX_LINE >> 20} MB: a row is one JSON object on a line of its own."
+            )
+        yield line

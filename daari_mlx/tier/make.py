@@ -26,12 +26,13 @@ from daari_mlx.compile.workdir import Workdir
 from daari_mlx.cost.length import CALIBRATION_EDGES
 from daari_mlx.cost.probe import cost_of
 from daari_mlx.draft.model import TIER, measure_draft_cost
-from daari_mlx.graph.artifact import versions
+from daari_mlx.graph.artifact import BYSTANDERS, versions
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import whole, write_json
 from daari_mlx.ground.progress import bar
+from daari_mlx.ground.regular import check_new_folder
 from daari_mlx.teacher.follower import Follower
-from daari_mlx.teacher.load import Teacher
+from daari_mlx.teacher.load import MODEL_FILES, Teacher
 from daari_mlx.teacher.verify import greedy
 from daari_mlx.text.data import Prompt, Sequence, corpus_hash
 from daari_mlx.tier.choice import BLOCK, FORMULA, Measured, Tier, fastest, ladder
@@ -122,10 +123,13 @@ def make_tier(
 
 def check_target(out: str | Path) -> None:
     """Raise :class:`DaariError` where writing a tier to ``out`` would replace something that is none."""
-    out = Path(out)
-    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / TIER).is_file()):
-        kind = "a file" if out.is_file() else "a folder that holds other things"
-        raise DaariError(f"{out} is {kind}, not a tier: name another --out.")
+    check_new_folder(out, "--out", "tier", _others)
+
+
+def _others(names: list[str]) -> list[str]:
+    """Which names of a folder are no tier's; all of them where it is none."""
+    is_tier = {TIER, "config.json"} <= set(names)
+    return [name for name in names if not is_tier or not (name.endswith(MODEL_FILES) or name in BYSTANDERS)]
 
 
 def read_config(source: str) -> Config:

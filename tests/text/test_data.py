@@ -560,7 +560,7 @@ def test_an_empty_file(file: Path, tokenizer: Any, content: bytes) -> None:
 
 
 def test_a_missing_file(file: Path, tokenizer: Any) -> None:
-    with pytest.raises(DaariError, match=r"cannot read .*rows.jsonl: No such file.*Give a .jsonl file"):
+    with pytest.raises(DaariError, match=r"There is no data at .*rows.jsonl\. Give a .jsonl file"):
         read_sequences(file, tokenizer)
 
 
@@ -578,15 +578,21 @@ def test_stdin(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_named_pipe(tmp_path: Path, tokenizer: Any) -> None:
-    import threading
+def test_a_named_pipe_may_never_say_anything_and_is_refused_with_what_to_give(tmp_path: Path, tokenizer: Any) -> None:
+    os.mkfifo(tmp_path / "train.jsonl")
+    for path in (tmp_path, tmp_path / "train.jsonl"):
+        with pytest.raises(DaariError, match=r"train.jsonl cannot be read: it is a named pipe\. .* - for stdin"):
+            read_sequences(path, tokenizer)
 
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_bytes(json.dumps(GOOD).encode()))
-    writer.start()
-    assert len(read_sequences(pipe, tokenizer).items) == 1
-    writer.join()
+
+@pytest.mark.parametrize("newline", [b"", b"\n"])
+def test_a_line_without_end_fills_no_memory(
+    newline: bytes, file: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "MAX_LINE", 1 << 20)
+    file.write_bytes(json.dumps(GOOD).encode() + b"\n" + b" " * (1 << 20) + b"x" + newline)
+    with pytest.raises(DaariError, match="rows.jsonl:2 has more than 1 MB: a row is one JSON object on a line"):
+        read_sequences(file, tokenizer)
 
 
 def test_limit_stops_reading(file: Path, tokenizer: Any) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.regular import read_text
 
 MAX_TOKENS_GENERATE, MAX_TOKENS_CHAT, MAX_TOKENS_ANSWER = 100, 256, 256  # the first two are mlx-lm's
 
@@ -58,11 +58,9 @@ def parse_json_schema(value: Any) -> dict[str, Any]:
     if not text.lstrip().startswith("{"):
         where = text
         try:
-            text = Path(text).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise typer.BadParameter(
-                f"{value!r} is neither a JSON object nor a file that can be read: {error}"
-            ) from error
+            text = read_text(text, "JSON schema", instead="Give a JSON object, or a file with one.")
+        except DaariError as error:
+            raise typer.BadParameter(str(error)) from error
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -95,10 +93,13 @@ def check_exists(data: str) -> None:
     """What can be seen of ``--data`` without a tokenizer, so that it is told before a model is loaded.
 
     Raises:
-        DaariError: there is nothing at that path.
+        DaariError: there is no file or folder at that path.
     """
-    if data != "-" and not Path(data).exists():
-        raise DaariError(f"There is no data at {data!r}: give a .jsonl file, a folder with such files, or - for stdin.")
+    from daari_mlx.ground.regular import FOLDER, check_regular, what_is
+    from daari_mlx.text.data import DATA_INSTEAD
+
+    if data != "-" and what_is(data) != FOLDER:
+        check_regular(data, "data", instead=DATA_INSTEAD)
 
 
 def number(*names: str, **how: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.regular import check_new_file
 
 SUFFIXES = (".png", ".svg", ".pdf")
 SMALL = 8  # points of notes and counts
@@ -113,13 +114,15 @@ def check_picture(path: str | Path) -> Path:
     """What can be told before anything is drawn: whether a picture could be written there.
 
     Raises:
-        DaariError: the suffix is none of ``SUFFIXES``, or matplotlib is missing.
+        DaariError: the suffix is none of ``SUFFIXES``, something else than a file stands there, or matplotlib is
+            missing.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise DaariError(
             f"A picture cannot be written as {path.name!r}: give a file that ends in {', '.join(SUFFIXES)}."
         )
+    check_new_file(path, "the picture")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
