@@ -42,11 +42,11 @@ def whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
         DaariError: what stands there is neither file nor folder, or not of the kind that was written.
         DiskFull: where the disk is full.
     """
-    _check_replaceable(path, FILE, FOLDER)
     beside, old = path.with_name(path.name + PARTIAL), path.with_name(path.name + OLD)
+    for there in (path, beside, old):
+        _check_replaceable(there, FILE, FOLDER)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _check_replaceable(beside, FILE, FOLDER)
         remove(beside)  # what a killed run left
         yield beside
         _check_replaceable(path, FOLDER if beside.is_dir() else FILE)

@@ -171,7 +171,13 @@ def test_bench_holds_both_arms(compiled: Compiled, tiny_teacher_path: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("schema", "word"), [("{", "no JSON"), ("no_such.json", "neither"), ("[1]", "neither"), ("{} x", "no JSON")]
+    ("schema", "word"),
+    [
+        ("{", "no JSON"),
+        ("no_such.json", "There is no JSON schema at"),
+        ("[1]", "There is no JSON schema at"),
+        ("{} x", "no JSON"),
+    ],
 )
 def test_a_schema_that_is_none_is_a_usage_error(tiny_teacher_path: Path, schema: str, word: str) -> None:
     result = run("generate", "--model", tiny_teacher_path, "--prompt", "a", "--json-schema", schema)

@@ -62,7 +62,7 @@ def test_what_cannot_be_replayed_is_refused(compiled: Any, streams: Path, tmp_pa
     both = ["bench", "--replay", streams, "--graph", compiled.path]
     assert "There is no curve 'm9'" in failed(*both, "--device", "m9")
     assert "cannot be replayed" in failed(*both, "--drafter", "model")
-    assert "There are no streams at" in failed("bench", "--replay", tmp_path / "x", "--graph", compiled.path)
+    assert "There is no file of streams at" in failed("bench", "--replay", tmp_path / "x", "--graph", compiled.path)
     assert failed(*both, "--model", "m", code=2).startswith("Usage: ")
     assert failed("bench", "--replay", streams, code=2).startswith("Usage: ")
     assert failed("bench", "--model", "m", "--data", "d", "--drafter", "oracle", code=2).startswith("Usage: ")

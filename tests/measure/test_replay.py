@@ -271,7 +271,7 @@ def test_damaged_streams_are_refused(change: Any, tmp_path: Any) -> None:
 
 def test_a_cut_or_missing_file_is_refused(tmp_path: Any) -> None:
     path = tmp_path / "streams.safetensors"
-    with pytest.raises(DaariError, match="no streams"):
+    with pytest.raises(DaariError, match="There is no file of streams at"):
         load_streams(path)
     save_streams(streams_of(([1, 2, 3, 4], 1), max_tokens=9, context=50, ends=(2,)), path)
     again = load_streams(path)

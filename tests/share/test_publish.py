@@ -227,7 +227,7 @@ def test_the_card_of_a_graph_that_stays_here_has_front_matter_too(folder: Path) 
         ([{"teacher": {"is": "x, weights 88888888"}}], r"found 1 records of other things"),
         ([{"overlap": 3}], r"found 0 records of other things, 1 on prompts that the graph was compiled from"),
         ([{}, {"ok": False, "identity": {"identical": 58, "failed": 2}}], r"has 2 answers that are not plain's own"),
-        ([], "No benchmark of this graph"),
+        ([], "is empty. Give a file that daari-mlx bench --out wrote"),
     ],
 )
 def test_figures_that_are_none_of_this_graph_are_refused(

@@ -21,6 +21,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.text import data
 from daari_mlx.text.data import (
     Prompt,
     Rows,
@@ -591,7 +592,7 @@ def test_a_line_without_end_fills_no_memory(
 ) -> None:
     monkeypatch.setattr(data, "MAX_LINE", 1 << 20)
     file.write_bytes(json.dumps(GOOD).encode() + b"\n" + b" " * (1 << 20) + b"x" + newline)
-    with pytest.raises(DaariError, match="rows.jsonl:2 has more than 1 MB: a row is one JSON object on a line"):
+    with pytest.raises(DaariError, match=r"rows.jsonl:2 has more than 1 MB: a row is one JSON object on a line"):
         read_sequences(file, tokenizer)
 
 
