@@ -97,7 +97,8 @@ def stream_generate(
         num_draft_tokens: how many tokens a round drafts; ``"auto"`` lets the path's probability and this machine's
             T(m) decide (measured at the first use and kept); 0 drafts nothing.
         prompt_cache: mlx-lm's prompt cache, changed in place. Afterwards, also after ``close()`` or an exception, it
-            holds exactly prompt + emitted tokens but the last one.
+            holds the prompt and all emitted tokens, as mlx-lm leaves it, and as many random numbers are used: a chat
+            goes on by feeding only its new turn.
         earlier: the tokens that ``prompt_cache`` holds, where they are known: drafters that read the text read them.
         stop: texts that end the answer where it first holds one of them; the stop itself is not among the text, the
             token that completes it is the last one. Text that may begin a stop comes once that is decided.
@@ -145,7 +146,15 @@ def stream_generate(
         statistics.drafting_off = options.ends_drafting(cached_tokens(cache) + len(ids) - 1)
         chosen = chosen if statistics.drafting_off is None else None
     steps = generate_step(
-        ids, model, cache, options=options, drafter=chosen, tap=tap, statistics=statistics, earlier=earlier
+        ids,
+        model,
+        cache,
+        options=options,
+        drafter=chosen,
+        tap=tap,
+        statistics=statistics,
+        earlier=earlier,
+        whole=not isinstance(cache, OwnCache),
     )
     responses = _responses(steps, model, tokenizer, len(ids), options, statistics, prefill)
     yield from until_stop(responses, tokenizer, stops) if stops else responses
@@ -174,8 +183,12 @@ def generate(
     return text
 
 
-def new_cache(model: nn.Module, max_kv_size: int | None = None) -> list[Any]:
-    """An empty prompt cache.
+class OwnCache(list[Any]):
+    """A prompt cache that nobody else sees: after an answer it may lack the newest token, which saves a forward."""
+
+
+def new_cache(model: nn.Module, max_kv_size: int | None = None) -> OwnCache:
+    """An empty prompt cache of our own.
 
     Raises:
         DaariError: ``max_kv_size`` is given and the model makes its own kind of cache, which would drop it silently.
@@ -185,7 +198,7 @@ def new_cache(model: nn.Module, max_kv_size: int | None = None) -> list[Any]:
             f"max_kv_size is {max_kv_size}, but {type(model).__module__.rsplit('.', 1)[-1]} makes its own cache, which "
             "has no such limit: leave it out."
         )
-    return make_prompt_cache(model, max_kv_size=max_kv_size)
+    return OwnCache(make_prompt_cache(model, max_kv_size=max_kv_size))
 
 
 def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int]) -> list[int]:
@@ -272,11 +285,7 @@ def _responses(
     with wired(model, options.run_stream()):
         try:
             for step in steps:
-                try:
-                    made = next_response(step)
-                except BaseException as error:
-                    steps.throw(error)  # nobody will see this token: its row leaves the cache
-                    raise
+                made = next_response(step)
                 if made.finish_reason is not None:
                     steps.close()  # the cache is exact before the last response is out
                 yield made

@@ -62,7 +62,7 @@ def json_schema_processor(tokenizer: Any, schema: dict[str, Any] | str) -> Gramm
 class GrammarProcessor:
     """Forbids every token that the grammar does not allow next; an end token is allowed exactly where it accepts.
 
-    It is an ordinary mlx-lm processor and a :class:`daari_mlx.teacher.verify.BlockProcessor`. The first tokens that it
+    It is an ordinary mlx-lm processor and a :class:`daari_mlx.teacher.judge.BlockProcessor`. The first tokens that it
     is shown are a prompt; tokens that begin with that prompt and go on with a beginning of an answer stand within that
     answer; all others are a new prompt. One processor serves one answer at a time.
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from daari_mlx.teacher.judge import LogitsProcessor, Sampler
 from daari_mlx.teacher.rewind import Cache
-from daari_mlx.teacher.verify import LogitsProcessor, Sampler
 
 NO_LIMIT = sys.maxsize
 
@@ -54,6 +54,12 @@ class Options:
             kv_group_size=self.kv_group_size,
             kv_bits=self.kv_bits,
         )
+
+    def report(self, total: int) -> Callable[[int], None]:
+        """Tell of prefill: how many of ``total`` prompt tokens are done, from none on."""
+        told = self.prompt_progress_callback or (lambda *_: None)
+        told(0, total)
+        return lambda done: told(done, total)
 
     def draft_limit(self, emitted: int, cached: int) -> int:
         """The most tokens that may be drafted now.

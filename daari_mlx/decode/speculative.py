@@ -19,9 +19,9 @@ from daari_mlx.draft.model import ModelDrafter, check_tokenizers
 from daari_mlx.ground.accept import Statistics, accept_block
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher.follower import Follower
+from daari_mlx.teacher.judge import greedy
 from daari_mlx.teacher.load import Teacher, load_teacher
 from daari_mlx.teacher.quirks import refuses_blocks
-from daari_mlx.teacher.verify import greedy
 
 Text = str | list[dict[str, Any]] | list[int]
 

@@ -29,9 +29,9 @@ from daari_mlx.ground.progress import bar
 from daari_mlx.measure.identity import Verdict, bound_of, compare, stream_plain
 from daari_mlx.measure.records import BenchRecord, Row
 from daari_mlx.teacher.fingerprint import describe
+from daari_mlx.teacher.judge import LogitsProcessor
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.quirks import refuses_blocks
-from daari_mlx.teacher.verify import LogitsProcessor
 from daari_mlx.text.data import Prompt, prompt_hash
 
 SHOWN = 5  # rows that an error names

@@ -13,8 +13,8 @@ from time import perf_counter
 from typing import Any
 
 from daari_mlx.cost.length import Cost
+from daari_mlx.decode.answer import MAX_STATES
 from daari_mlx.decode.limits import NO_LIMIT, Options
-from daari_mlx.decode.loop import MAX_STATES
 from daari_mlx.draft.drafter import Context, Draft, Drafter
 from daari_mlx.ground.accept import TEACHER, accept_block, count_accepted
 from daari_mlx.ground.errors import DaariError

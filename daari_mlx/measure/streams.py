@@ -19,7 +19,7 @@ from daari_mlx.ground.files import load_arrays, save_arrays
 from daari_mlx.ground.progress import bar
 from daari_mlx.ground.regular import check_regular
 from daari_mlx.ground.types import FloatArray, IntArray
-from daari_mlx.teacher.verify import greedy
+from daari_mlx.teacher.judge import greedy
 
 if TYPE_CHECKING:
     import mlx.core as mx

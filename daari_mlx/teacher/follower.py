@@ -15,10 +15,10 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import common_prefix_len
 
+from daari_mlx.teacher.judge import greedy
 from daari_mlx.teacher.load import PREFILL_STEP_SIZE
 from daari_mlx.teacher.quirks import forward_rows
 from daari_mlx.teacher.rewind import Checkpoint, can_drop_one, drop_last
-from daari_mlx.teacher.verify import greedy
 
 BLOCK = 64  # new tokens that are read by one forward with logits; of more, logits of all would cost too much
 

@@ -19,6 +19,7 @@ from daari_mlx.teacher.quirks import refuses_blocks
 
 FINAL = "final"  # the states that the head reads
 _ATTRIBUTE = "_daari_taps"  # where a model keeps its taps, so that each is found once
+_VOCABULARY = "_daari_vocabulary"
 _TRACING = threading.Lock()  # a trace swaps the classes of all modules: two at once would keep each other's
 _METHODS = ("__call__", "as_linear")  # as_linear: the head of models with tied embeddings
 
@@ -83,6 +84,15 @@ def tap_model(model: nn.Module, layer: int | str = FINAL) -> tuple[Tap, int]:
         return taps[layer]
 
 
+def vocabulary_of(model: nn.Module) -> int:
+    """V, how many token ids the model's logits have; told by a lazy forward, once a model."""
+    known: int | None = getattr(model, _VOCABULARY, None)
+    if known is None:
+        known = int(model(mx.array([[1]])).shape[-1])
+        object.__setattr__(model, _VOCABULARY, known)
+    return known
+
+
 def _final_tap(model: nn.Module) -> tuple[Tap, int]:
     calls, vocabulary = _trace(model)
     heads = [c for c in calls if _width(c[3]) == vocabulary and _width(c[2]) not in (0, vocabulary)]
@@ -130,6 +140,7 @@ def _trace(model: nn.Module) -> tuple[list[tuple[nn.Module, str, Any, Any]], int
     finally:
         for module, cls in reversed(swapped):
             module.__class__ = cls
+    object.__setattr__(model, _VOCABULARY, logits.shape[-1])
     return calls, logits.shape[-1]
 
 

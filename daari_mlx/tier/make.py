@@ -32,8 +32,8 @@ from daari_mlx.ground.files import whole, write_json
 from daari_mlx.ground.progress import bar
 from daari_mlx.ground.regular import check_new_folder
 from daari_mlx.teacher.follower import Follower
+from daari_mlx.teacher.judge import greedy
 from daari_mlx.teacher.load import MODEL_FILES, Teacher
-from daari_mlx.teacher.verify import greedy
 from daari_mlx.text.data import Prompt, Sequence, corpus_hash
 from daari_mlx.tier.choice import BLOCK, FORMULA, Measured, Tier, fastest, ladder
 from daari_mlx.tier.depth import CannotDrop, Config, droppable_units, layer_count, without_layers

@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", metavar="FILE", help="append the record to this file")
     parser.add_argument("names", nargs="*", help="only these (default: all)")
     args = parser.parse_args(argv)
-    sys.path.insert(0, str(TESTS))
+    sys.path[:0] = [str(TESTS), str(TESTS / "teacher")]
     import daari_mlx  # noqa: F401, I001  on Linux it loads a fast BLAS, which must happen before MLX is imported
     from architectures import names
 

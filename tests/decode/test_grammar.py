@@ -17,7 +17,7 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from daari_mlx import stream_generate
 from daari_mlx.decode.grammar import GrammarProcessor, json_schema_processor
 from daari_mlx.draft.drafter import Context, Draft
-from daari_mlx.teacher.verify import BlockProcessor
+from daari_mlx.teacher.judge import BlockProcessor
 
 EOS = 2
 LONGEST = 700  # a teacher made to say what it never learnt may fill all the white space it is allowed

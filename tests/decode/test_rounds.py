@@ -11,7 +11,9 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from zoo import CONFIGS, VOCABULARY, Oracle, build, plain_tokens
 
-from daari_mlx.decode.loop import Emitted, Options, generate_step
+from daari_mlx.decode.emitted import Emitted
+from daari_mlx.decode.limits import Options
+from daari_mlx.decode.loop import generate_step
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.teacher.tap import tap_model
 
@@ -53,9 +55,9 @@ def test_greedy_tokens_equal_plain(model: Any, block: int) -> None:
 
 def test_no_rewind_would_show(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: with rejected rows left in the cache the tokens differ."""
-    from daari_mlx.teacher.verify import Verifier
+    from daari_mlx.teacher.row import Row
 
-    monkeypatch.setattr(Verifier, "settle", lambda self, emitted: None)
+    monkeypatch.setattr(Row, "settle", lambda self, emitted: None)
     expected = plain_tokens(model, PROMPT, LENGTH)
     emitted, _ = run(model, Oracle(PROMPT + expected, block=5), max_tokens=LENGTH)
     assert [e.token for e in emitted] != expected
@@ -182,7 +184,7 @@ def test_an_exception_leaves_an_exact_cache(model: Any, where: str, monkeypatch:
         def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal calls
             calls += 1
-            if calls == 8:
+            if calls >= 8:  # without the draft too
                 raise ZeroDivisionError
             return cls.__call__(self, *args, **kwargs)
 

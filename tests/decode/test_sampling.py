@@ -14,7 +14,9 @@ from mlx_lm.sample_utils import greedy_sampler, make_logits_processors, make_sam
 from scipy.stats import chisquare
 from zoo import VOCABULARY, Oracle, build, plain_tokens
 
-from daari_mlx.decode.loop import Emitted, Options, generate_step
+from daari_mlx.decode.emitted import Emitted
+from daari_mlx.decode.limits import Options
+from daari_mlx.decode.loop import generate_step
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.measure.identity import GAP_BOUND

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zoo import CONFIGS, VOCABULARY, build, plain_tokens
 
-import daari_mlx.teacher.verify
+import daari_mlx.teacher.judge
 from daari_mlx.decode.speculative import SpeculativeModel
 from daari_mlx.ground.accept import accept_block
 from daari_mlx.ground.errors import DaariError
@@ -45,7 +45,7 @@ def pair(drafter: Any, verifier: Any, **options: Any) -> SpeculativeModel:
 def test_a_block_is_its_leading_matches_and_the_verifiers_own_pick(seed: int, length: int) -> None:
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(length + 1, 4))
-    verdicts = np.array(daari_mlx.teacher.verify.greedy(mx.array(logits))[0]).tolist()
+    verdicts = np.array(daari_mlx.teacher.judge.greedy(mx.array(logits))[0]).tolist()
     assert verdicts == logits.argmax(axis=-1).tolist()
     draft = rng.integers(0, 4, length).tolist()
     expected = []

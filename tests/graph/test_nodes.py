@@ -138,7 +138,8 @@ def test_labels_while_decoding_are_those_of_compilation(compiled) -> None:
     """Compilation labels float16 copies of states from whole sequences; decoding, float32 states of single blocks."""
     from mlx_lm.models.cache import make_prompt_cache
 
-    from daari_mlx.decode.loop import Options, generate_step
+    from daari_mlx.decode.limits import Options
+    from daari_mlx.decode.loop import generate_step
     from daari_mlx.draft.drafter import Context, Draft
     from daari_mlx.ground.accept import Statistics
     from daari_mlx.teacher.tap import tap_model

@@ -16,13 +16,14 @@ from mlx_lm.models.cache import make_prompt_cache
 from zoo import Oracle, plain_tokens
 
 from daari_mlx.decode.choose import choose_drafter
-from daari_mlx.decode.loop import Options, generate_step
+from daari_mlx.decode.limits import Options
+from daari_mlx.decode.loop import generate_step
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher import quirks, rewind
+from daari_mlx.teacher.row import Row
 from daari_mlx.teacher.tap import tap_model
-from daari_mlx.teacher.verify import Verifier
 
 PROMPT = [3, 17, 42, 99, 5, 64, 7]
 LENGTH, AFTER = 120, 8  # far past the windows of 16
@@ -114,7 +115,7 @@ def test_restoring_instead_of_trimming_is_exact_too(case: Case, monkeypatch: pyt
 
 def test_a_damaged_cache_would_show(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: with rejected rows left in the cache the tokens differ."""
-    monkeypatch.setattr(Verifier, "settle", lambda self, emitted: None)
+    monkeypatch.setattr(Row, "settle", lambda self, emitted: None)
     assert case.run(0)[0] != case.plain[:LENGTH]
 
 

@@ -11,12 +11,12 @@ from architectures import build
 from mlx_lm.models.cache import make_prompt_cache
 from zoo import Oracle, plain_tokens
 
-from daari_mlx.decode.ahead import Row, Runner
-from daari_mlx.decode.loop import Options, generate_step
+from daari_mlx.decode.limits import Options
+from daari_mlx.decode.loop import generate_step
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.teacher import quirks, rewind
+from daari_mlx.teacher.row import MAX_PENDING, Row
 from daari_mlx.teacher.tap import tap_model
-from daari_mlx.teacher.verify import MAX_PENDING, Verifier
 
 PROMPT = [3, 17, 42, 99, 5, 64, 7]
 LATENT = (
@@ -97,31 +97,23 @@ def test_a_round_is_one_forward_and_owes_few_rows(name: str, monkeypatch: pytest
     truth = PROMPT + plain_tokens(model, PROMPT, 120)
     rounds: list[tuple[int, int]] = []
     forwards: list[int] = []
-    verify, start, forward = Verifier.verify, Runner.start, quirks.forward_rows
+    verify, forward = Row.verify, quirks.forward_rows
 
-    def watched(self: Verifier, last: int, draft: list[int]) -> Any:
-        before = len(forwards)
-        owed = len(self.pending)
-        verified = verify(self, last, draft)
+    def watched(self: Row, text: list[int], draft: list[int], *, ahead: bool) -> Any:
+        before, owed = len(forwards), len(self.pending)
+        assert not ahead
+        verified = verify(self, text, draft)
         rounds.append((owed, len(draft)))
         assert len(forwards) == before + 1 and forwards[-1] == owed + 1 + len(draft)
         assert not draft or owed <= MAX_PENDING
         return verified
 
-    def started(self: Runner, last: int | mx.array) -> Row:
-        before, owed = len(forwards), len(self.verifier.pending)
-        row = start(self, last)
-        rounds.append((owed, 0))
-        assert len(forwards) == before + 1 and forwards[-1] == owed + 1
-        return row
-
     def counted(model: Any, tokens: mx.array, cache: Any) -> mx.array:
         forwards.append(tokens.shape[1])
         return forward(model, tokens, cache)
 
-    monkeypatch.setattr(Verifier, "verify", watched)
-    monkeypatch.setattr(Runner, "start", started)
-    monkeypatch.setattr("daari_mlx.teacher.verify.forward_rows", counted)
+    monkeypatch.setattr(Row, "verify", watched)
+    monkeypatch.setattr("daari_mlx.teacher.row.forward_rows", counted)
     statistics = Statistics()
     steps = generate_step(
         PROMPT,

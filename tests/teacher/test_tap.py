@@ -16,7 +16,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from zoo import CONFIGS, VOCABULARY, Oracle, build
 
-from daari_mlx.decode.loop import Options, generate_step
+from daari_mlx.decode.limits import Options
+from daari_mlx.decode.loop import generate_step
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher.tap import FINAL, tap_model
