@@ -20,7 +20,8 @@ from .ground import blas
 if TYPE_CHECKING:
     from .compile.compiler import compile_graph
     from .decode.engine import SpecEngine
-    from .decode.generate import GenerationResponse, generate, stream_generate
+    from .decode.generate import generate, stream_generate
+    from .decode.responses import GenerationResponse
     from .decode.speculative import SpeculativeModel
     from .graph.artifact import save_graph
     from .graph.graph import Graph
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 _HOME = {  # public name -> its module, imported when the name is first used
-    "GenerationResponse": "decode.generate",
+    "GenerationResponse": "decode.responses",
     "Graph": "graph.graph",
     "SpecEngine": "decode.engine",
     "SpeculativeModel": "decode.speculative",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from daari_mlx.ground.accept import Statistics
 
 if TYPE_CHECKING:
-    from daari_mlx.decode.generate import GenerationResponse
+    from daari_mlx.decode.responses import GenerationResponse
 
 Message = dict[str, Any]
 

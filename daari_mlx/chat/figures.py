@@ -15,7 +15,7 @@ from daari_mlx.show.shades import is_dumb, shade
 
 if TYPE_CHECKING:
     from daari_mlx.chat.session import Session
-    from daari_mlx.decode.generate import GenerationResponse
+    from daari_mlx.decode.responses import GenerationResponse
 
 LOOKUP, MODEL = "prompt", "model"  # the sources of those drafters
 CONTEXT_TOLD = 0.75  # how full the context is when the line after an answer begins to say so

@@ -21,7 +21,7 @@ from daari_mlx.cost.probe import cache_dir
 from daari_mlx.ground.errors import DaariError
 
 if TYPE_CHECKING:
-    from daari_mlx.decode.generate import GenerationResponse
+    from daari_mlx.decode.responses import GenerationResponse
 
 WELCOME = "/help lists the commands, Ctrl-C stops an answer, Ctrl-D quits"
 

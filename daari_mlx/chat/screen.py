@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from daari_mlx.show.shades import Attribution, is_dumb, shade
 
 if TYPE_CHECKING:
-    from daari_mlx.decode.generate import GenerationResponse
+    from daari_mlx.decode.responses import GenerationResponse
 
 SEPARATOR = " · "
 NARROW = 79  # columns, where the terminal's width is not known

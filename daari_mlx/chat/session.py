@@ -11,7 +11,7 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.text.template import template_failure
 
 if TYPE_CHECKING:
-    from daari_mlx.decode.generate import GenerationResponse
+    from daari_mlx.decode.responses import GenerationResponse
 
 MAX_TOKENS = 256  # where the options name none, as for stream_generate
 MARK = "daari-mlx"  # a word that a chat template passes on, to see whether it does

@@ -87,12 +87,11 @@ class Answer:
         """
         draft = NOTHING
         if self._resting == 0:
-            draft, rest = self._ask(pending)
-            self._resting = min(rest, self._options.row_limit(self.emitted, self._cached)) if rest else 0
+            draft, self._resting = self._ask(pending)
             if draft.tokens:
                 return Plan(draft)
         self._resting = max(self._resting - 1, 0)
-        return Plan(draft, ahead=self._resting > 0)
+        return Plan(draft, ahead=self._resting > 0 and self._options.row_limit(self.emitted, self._cached) > 1)
 
     def emit(self, plan: Plan, verified: Verified) -> Iterator[Emitted]:
         """The tokens of a round; each counts as emitted once it is given out."""

@@ -11,7 +11,8 @@ import mlx.nn as nn
 from mlx_lm.utils import common_prefix_len
 
 from daari_mlx.decode.choose import DraftLength, graph_drafter
-from daari_mlx.decode.generate import GenerationResponse, new_cache, stream_generate
+from daari_mlx.decode.generate import new_cache, stream_generate
+from daari_mlx.decode.responses import GenerationResponse
 from daari_mlx.draft.drafter import Drafter
 from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph

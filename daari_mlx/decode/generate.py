@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.generate import GenerationResponse as PlainResponse
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from daari_mlx.decode.choose import DraftLength, choose_drafter
-from daari_mlx.decode.emitted import Emitted, Round
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.loop import generate_step
 from daari_mlx.decode.refusals import check_kv_quantisation, check_numbers, refuse_two_sizes, refuse_unknown
-from daari_mlx.decode.stops import stop_list, until_stop
+from daari_mlx.decode.responses import GenerationResponse, Prefill, Responder
+from daari_mlx.decode.stops import stop_list
 from daari_mlx.draft.drafter import Drafter
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
@@ -29,37 +26,6 @@ from daari_mlx.ground.wired import wired
 from daari_mlx.teacher.fingerprint import context_length
 from daari_mlx.teacher.quirks import blocks_until
 from daari_mlx.teacher.rewind import cached_tokens
-
-
-@dataclass
-class GenerationResponse(PlainResponse):
-    """mlx-lm's response with what drafting did.
-
-    Attributes:
-        source: which source drafted this token; None for the teacher's own bonus token. ``from_draft`` says whether
-            it was drafted.
-        statistics: the counts so far; one object for the whole answer, so read or copy it at the end.
-        round: the round it came in: what was drafted, and what the teacher said; one object for all its tokens.
-    """
-
-    source: str | None = None
-    statistics: Statistics = field(default_factory=Statistics)
-    round: Round | None = None
-
-    @property
-    def tokens_per_forward(self) -> float:
-        """Emitted tokens per teacher forward after prefill, so far; plain decoding is 1.0."""
-        return self.statistics.tokens_per_forward
-
-    @property
-    def acceptance_rate(self) -> float:
-        """Accepted draft tokens per draft token, so far."""
-        return self.statistics.acceptance_rate
-
-    @property
-    def drafting_off(self) -> str | None:
-        """Why nothing was drafted, or None while drafting is on."""
-        return self.statistics.drafting_off
 
 
 def stream_generate(
@@ -124,7 +90,7 @@ def stream_generate(
     if not isinstance(tokenizer, TokenizerWrapper):
         tokenizer = TokenizerWrapper(tokenizer)
     statistics = Statistics()
-    prefill = _Prefill(prompt_progress_callback)
+    prefill = Prefill(prompt_progress_callback)
     cache = prompt_cache if prompt_cache is not None else new_cache(model, max_kv_size)
     check_kv_quantisation(model, cache, kv_bits, kv_group_size)
     chosen, tap = choose_drafter(model, tokenizer, cache, statistics, graph, drafter, num_draft_tokens)
@@ -156,8 +122,16 @@ def stream_generate(
         earlier=earlier,
         whole=not isinstance(cache, OwnCache),
     )
-    responses = _responses(steps, model, tokenizer, len(ids), options, statistics, prefill)
-    yield from until_stop(responses, tokenizer, stops) if stops else responses
+    responder = Responder(tokenizer, len(ids), max_tokens, statistics, stops, prefill)
+    with wired(model, options.run_stream()):
+        try:
+            for step in steps:
+                made = responder.respond(step)
+                if made.finish_reason is not None:
+                    steps.close()  # the cache is exact before the last response is out
+                yield made
+        finally:
+            steps.close()
 
 
 def generate(
@@ -215,79 +189,3 @@ def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int]) -> list[in
     if not ids:
         raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
     return ids
-
-
-class _Prefill:
-    """Passes mlx-lm's prompt progress on, and keeps when the cache came to hold all of the prompt but its last token.
-
-    Args:
-        told: the caller's own callback, or None.
-    """
-
-    def __init__(self, told: Any) -> None:
-        self._told = told
-        self.ended = time.perf_counter()
-
-    def __call__(self, done: int, total: int) -> None:
-        if done < total:
-            self.ended = time.perf_counter()
-        if self._told is not None:
-            self._told(done, total)
-
-
-def _responses(
-    steps: Generator[Emitted, None, None],
-    model: nn.Module,
-    tokenizer: Any,
-    prompt_tokens: int,
-    options: Options,
-    statistics: Statistics,
-    prefill: _Prefill,
-) -> Generator[GenerationResponse, None, None]:
-    """Tokens to text and figures, as mlx-lm counts and ends them.
-
-    Only the clock of ``generation_tps`` starts at the end of prefill. mlx-lm's starts with the first token, and all
-    that one forward gives along with that would have taken no time.
-    """
-    detokenizer = tokenizer.detokenizer
-    count, prompt_tps, start = 0, 0.0, time.perf_counter()
-
-    def response(step: Emitted, finish_reason: str | None) -> GenerationResponse:
-        return GenerationResponse(
-            text=detokenizer.last_segment,
-            token=step.token,
-            logprobs=step.logprobs,
-            from_draft=step.source is not None,
-            prompt_tokens=prompt_tokens,
-            prompt_tps=prompt_tps,
-            generation_tokens=count,
-            generation_tps=count / (time.perf_counter() - prefill.ended),
-            peak_memory=mx.get_peak_memory() / 1e9,
-            finish_reason=finish_reason,
-            source=step.source,
-            statistics=statistics,
-            round=step.round,
-        )
-
-    def next_response(step: Emitted) -> GenerationResponse:
-        nonlocal count, prompt_tps
-        if count == 0:
-            prompt_tps = prompt_tokens / (time.perf_counter() - start)
-        count += 1
-        ended = step.token in tokenizer.eos_token_ids
-        if not ended:
-            detokenizer.add_token(step.token)
-        if not ended and count != options.max_tokens:
-            return response(step, None)
-        detokenizer.finalize()
-        return response(step, "stop" if ended else "length")
-
-    with wired(model, options.run_stream()):
-        try:
-            for step in steps:
-                made = next_response(step)
-                if made.finish_reason is not None:
-                    steps.close()  # the cache is exact before the last response is out
-                yield made
-        finally:
-            steps.close()

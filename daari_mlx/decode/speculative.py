@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from daari_mlx.decode.generate import GenerationResponse, encode_prompt, stream_generate
+from daari_mlx.decode.generate import encode_prompt, stream_generate
+from daari_mlx.decode.responses import GenerationResponse
 from daari_mlx.draft.drafter import Context
 from daari_mlx.draft.model import ModelDrafter, check_tokenizers
 from daari_mlx.ground.accept import Statistics, accept_block

@@ -6,15 +6,10 @@ mlx-lm's server looks for a stop's own tokens; another way to spell it goes on. 
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from daari_mlx.ground.errors import DaariError
-
-if TYPE_CHECKING:
-    from daari_mlx.decode.generate import GenerationResponse
-
-Responses = Generator["GenerationResponse", None, None]
 
 
 def stop_list(stop: Any) -> list[str]:
@@ -31,47 +26,40 @@ def stop_list(stop: Any) -> list[str]:
     return list(stops)
 
 
-def until_stop(responses: Responses, tokenizer: Any, stops: list[str]) -> Responses:
-    """The responses up to the token with which the text first holds one of ``stops``.
+class StopText:
+    """The text of an answer that ends where it first holds one of some stops, and how much of it may be shown.
 
-    The stop itself is not among the text. Text that may be the beginning of a stop comes with a later response, once
-    that is decided; so there still is one response a token. Nothing behind the last of them was counted, and the cache
-    is as exact as it is after ``close()``.
+    The stop itself is not shown. Text that may be the beginning of a stop comes with a later token, once that is
+    decided.
 
     Args:
-        responses: of one answer.
-        tokenizer: mlx-lm's wrapper.
+        detokenizer: mlx-lm's, of this answer alone.
         stops: at least one text.
     """
-    text = _Text(tokenizer.detokenizer, stops)
-    try:
-        for response in responses:
-            if response.token not in tokenizer.eos_token_ids:
-                text.add(response.token)
-            if text.stopped:
-                responses.close()  # the cache is exact before the last response is out
-                response.finish_reason = "stop"
-            elif response.finish_reason is not None:
-                text.finish()
-            response.text = text.take()
-            yield response
-            if text.stopped:
-                return
-    finally:
-        responses.close()
-
-
-class _Text:
-    """The text of an answer, and how much of it may be shown."""
 
     def __init__(self, detokenizer: Any, stops: list[str]) -> None:
-        self.stopped = False
         self._detokenizer, self._stops = detokenizer, stops
         self._text, self._until, self._shown = "", 0, 0  # all text; how much of it is safe; how much was shown
         detokenizer.reset()
 
-    def add(self, token: int) -> None:
-        """Take a token. A detokenizer holds text back too, so that the text is looked at as if it ended here."""
+    def take(self, token: int | None, last: bool) -> tuple[str, bool]:
+        """The text that may be shown with this token and was not yet, and whether a stop was completed.
+
+        Args:
+            token: the next one; None for an end token, which has no text.
+            last: the answer ends with it.
+        """
+        stopped = token is not None and self._add(token)
+        if last and not stopped:
+            self._detokenizer.finalize()
+            self._text = self._detokenizer.text
+            self._until = len(self._text)
+        segment = self._text[self._shown : self._until]
+        self._shown = max(self._shown, self._until)
+        return segment, stopped
+
+    def _add(self, token: int) -> bool:
+        """Whether a stop is there now. A detokenizer holds text back too, so it is looked at as if it ended here."""
         self._detokenizer.add_token(token)
         self._text = self._detokenizer.text
         ended = copy.copy(self._detokenizer)
@@ -79,21 +67,10 @@ class _Text:
         whole = ended.text
         places = [place for stop in self._stops if (place := whole.find(stop, self._shown)) >= 0]
         if places:
-            self._text, self._until, self.stopped = whole, min(places), True
-        else:
-            self._until = len(self._text) - max(_begins(self._text[self._shown :], stop) for stop in self._stops)
-
-    def finish(self) -> None:
-        """There is no more to come: all text may be shown."""
-        self._detokenizer.finalize()
-        self._text = self._detokenizer.text
-        self._until = len(self._text)
-
-    def take(self) -> str:
-        """The text that may be shown and was not yet."""
-        segment = self._text[self._shown : self._until]
-        self._shown = max(self._shown, self._until)
-        return segment
+            self._text, self._until = whole, min(places)
+            return True
+        self._until = len(self._text) - max(_begins(self._text[self._shown :], stop) for stop in self._stops)
+        return False
 
 
 def _begins(text: str, stop: str) -> int:

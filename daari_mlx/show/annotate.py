@@ -16,7 +16,7 @@ from daari_mlx.show.report import generate_json
 
 if TYPE_CHECKING:
     from daari_mlx.decode.emitted import Round
-    from daari_mlx.decode.generate import GenerationResponse
+    from daari_mlx.decode.responses import GenerationResponse
     from daari_mlx.draft.drafter import Draft
 
 # what became of a draft token; the teacher is not asked about one that a processor forbids

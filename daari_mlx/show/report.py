@@ -14,7 +14,7 @@ from daari_mlx.ground.progress import bar
 
 if TYPE_CHECKING:
     from daari_mlx.cost.probe import ProbeRecord
-    from daari_mlx.decode.generate import GenerationResponse
+    from daari_mlx.decode.responses import GenerationResponse
 
 RULE = "=" * 10  # what mlx-lm prints before and after the text
 

@@ -17,7 +17,8 @@ from zoo import Oracle, build
 
 from daari_mlx import generate, stream_generate
 from daari_mlx.decode import generate as decode
-from daari_mlx.decode.generate import GenerationResponse, encode_prompt
+from daari_mlx.decode.generate import encode_prompt
+from daari_mlx.decode.responses import GenerationResponse
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher.fingerprint import fingerprint
@@ -182,7 +183,7 @@ def test_nothing_comes_after_an_end_token(tiny_teacher: tuple[Any, Any], ends: s
     statistics = ours[-1].statistics
     assert statistics.tokens == first + 1 == sum(statistics.sources.values())
     assert ours[-1].finish_reason == "stop"
-    assert cache[0].offset == len(PROMPT) + first, "all but the end token itself"
+    assert cache[0].offset == len(PROMPT) + first + 1, "the end token too, as in plain"
 
 
 @pytest.mark.parametrize("maximum", range(1, 21))

@@ -35,10 +35,10 @@ def drafters() -> list[Any]:
 
 
 def check(teacher: tuple[Any, Any], cache: list[Any], tokens: list[int], expected: list[int]) -> None:
-    """The cache holds prompt + tokens but the last one, and the next request is answered as ever."""
+    """The cache holds prompt + tokens, and the next request is answered as ever."""
     model = teacher[0]
     assert tokens == expected[: len(tokens)]
-    held = [*PROMPT, *tokens][:-1]
+    held = [*PROMPT, *tokens]
     assert {c.offset for c in cache} == {len(held)}
     fresh = make_prompt_cache(model)
     model(mx.array([held]), cache=fresh)
@@ -64,7 +64,7 @@ def test_closing_at_every_yield(teacher: tuple[Any, Any], expected: list[int], d
 def test_text_that_cannot_be_made(
     teacher: tuple[Any, Any], expected: list[int], drafts: int, where: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The token that the caller never saw is no part of the cache."""
+    """The token that the caller never saw is in the cache all the same, as in plain decoding."""
     cls, calls = type(teacher[1].detokenizer), 0
     method = getattr(cls, where)
 
@@ -82,7 +82,7 @@ def test_text_that_cannot_be_made(
             tokens.append(response.token)
     assert len(tokens) == (call if where == "add_token" else TOKENS) - 1
     monkeypatch.undo()
-    check(teacher, cache, tokens, expected)
+    check(teacher, cache, expected[: len(tokens) + 1], expected)
 
 
 def test_wired_limits_are_restored(teacher: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:

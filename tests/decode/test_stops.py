@@ -17,7 +17,7 @@ from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer, TokenizerWrapper
 from zoo import Oracle
 
 from daari_mlx import SpecEngine, generate, stream_generate
-from daari_mlx.decode.stops import until_stop
+from daari_mlx.decode.stops import StopText
 from daari_mlx.ground.errors import DaariError
 
 PROMPT = [1, 40, 41, 42]
@@ -43,6 +43,20 @@ def fake(tokens: list[int], reason: str, log: list[Any]) -> Iterator[SimpleNames
             yield SimpleNamespace(token=token, text="?", finish_reason=reason if place == len(tokens) - 1 else None)
     finally:
         log.append("closed")
+
+
+def until_stop(responses: Iterator[Any], tokenizer: Any, stops: list[str]) -> Iterator[Any]:
+    """The responses up to the token with which the text first holds one of ``stops``."""
+    text = StopText(tokenizer.detokenizer, stops)
+    for response in responses:
+        ended = response.token in tokenizer.eos_token_ids
+        response.text, stopped = text.take(None if ended else response.token, response.finish_reason is not None)
+        if stopped:
+            response.finish_reason = "stop"
+            responses.close()  # type: ignore[attr-defined]
+        yield response
+        if stopped:
+            return
 
 
 PIECES = st.integers(0, len(TEXT) - 1).flatmap(
@@ -101,15 +115,15 @@ def test_an_accepted_block_ends_at_the_stop(tiny_teacher: tuple[Any, Any], stop:
     for response in responses:
         found.append(copy.copy(response))
         if response.finish_reason is not None:
-            assert cache[0].offset == len(PROMPT) + count - 1, "exact before the last response is out"
+            assert cache[0].offset == len(PROMPT) + count, "exact before the last response is out"
     assert [r.token for r in found] == answer[:count] and "".join(r.text for r in found) == text
     assert [r.finish_reason for r in found] == [None] * (count - 1) + ["stop"]
     statistics = found[-1].statistics
     assert statistics.tokens == count == sum(statistics.sources.values()) == found[-1].generation_tokens
     assert sum(r.source is not None for r in found) == statistics.accepted
-    assert cache[0].offset == len(PROMPT) + count - 1
-    rest = list(mlx_lm.stream_generate(model, tokenizer, answer[count - 1 : count], max_tokens=3, prompt_cache=cache))
-    assert [r.token for r in rest] == answer[count : count + 3], "the cache goes on from there"
+    assert cache[0].offset == len(PROMPT) + count
+    rest = list(mlx_lm.stream_generate(model, tokenizer, answer[count : count + 1], max_tokens=3, prompt_cache=cache))
+    assert [r.token for r in rest] == answer[count + 1 : count + 4], "the cache goes on from there"
 
 
 @pytest.mark.parametrize("block", [0, 4])
@@ -140,7 +154,7 @@ def test_closing_midway_leaves_an_exact_cache(tiny_teacher: tuple[Any, Any], len
     for _ in range(length):
         next(responses)
     responses.close()
-    assert cache[0].offset == len(PROMPT) + length - 1
+    assert cache[0].offset == len(PROMPT) + length
 
 
 def test_a_graph_an_engine_and_the_next_turn(compiled: Compiled) -> None:

@@ -14,7 +14,7 @@ from zoo import Oracle
 from daari_mlx import stream_generate
 from daari_mlx.cost.length import Cost
 from daari_mlx.decode.emitted import Round
-from daari_mlx.decode.generate import GenerationResponse
+from daari_mlx.decode.responses import GenerationResponse
 from daari_mlx.draft.drafter import Context, Draft, GraphDrafter
 from daari_mlx.draft.lookup import LookupDrafter
 from daari_mlx.graph.graph import NO_NODE, Graph
