@@ -2,142 +2,115 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+from typing import Annotated
+
 import typer
 
-from daari_mlx.cli.options import common as options
-from daari_mlx.cli.options import draft as options_draft
+from daari_mlx.cli.options import words
+from daari_mlx.cli.options.command import takes
+from daari_mlx.cli.options.names import DrafterName, TeacherName
+from daari_mlx.cli.options.values import read_truth
+from daari_mlx.decode.options import CacheOptions, Length, Sampling
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.option import Option
 from daari_mlx.show import report
 
+Prompt = Annotated[
+    str, Option("Message to be processed by the model ('-' reads from stdin).", "TEXT", ("--prompt", "-p"))
+]
+Verbose = Annotated[bool, Option("Stream the text and print figures, or only the text.", "True|False", read=read_truth)]
 
+
+@takes(
+    "model graph draft_model drafter prompt adapter_path trust_remote_code extra_eos_token stop system_prompt "
+    "prefill_response max_tokens num_draft_tokens sampling ignore_chat_template chat_template_config json_schema "
+    "verbose max_kv_size prefill_step_size prompt_cache_file kv_bits kv_group_size quantized_kv_start as_json",
+    model=None,
+    max_tokens=100,  # mlx-lm's
+)
 def generate(
     ctx: typer.Context,
-    model: options.MaybeModel = None,
-    graph: options.MaybeGraph = None,
-    draft_model: options_draft.DraftModel = None,
-    drafter: options_draft.DrafterKind = None,
-    prompt: options.Prompt = "hello",
-    adapter_path: options.AdapterPath = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    extra_eos_token: options.ExtraEos = None,
-    stop: options.Stop = None,
-    system_prompt: options.SystemPrompt = None,
-    prefill_response: options.PrefillResponse = None,
-    max_tokens: options.MaxTokens = options.MAX_TOKENS_GENERATE,
-    num_draft_tokens: options.NumDraftTokens = "auto",
-    temp: options.Temp = 0.0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    top_k: options.TopK = 0,
-    xtc_probability: options.XtcProbability = 0.0,
-    xtc_threshold: options.XtcThreshold = 0.1,
-    min_tokens_to_keep: options.MinTokensToKeep = 1,
-    seed: options.MaybeSeed = None,
-    ignore_chat_template: options.IgnoreChatTemplate = False,
-    chat_template_config: options.ChatTemplateConfig = None,
-    json_schema: options.JsonSchema = None,
-    verbose: options.Verbose = True,
-    max_kv_size: options.MaxKvSize = None,
-    prefill_step_size: options.PrefillStepSize = 2048,
-    prompt_cache_file: options.PromptCacheFile = None,
-    kv_bits: options.KvBits = None,
-    kv_group_size: options.KvGroupSize = 64,
-    quantized_kv_start: options.QuantizedKvStart = 5000,
-    as_json: options.Json = False,
+    teacher_name: TeacherName,
+    drafter_name: DrafterName,
+    length: Length,
+    sampling: Sampling,
+    cache: CacheOptions,
+    prompt: Prompt = "hello",
+    extra_eos_token: words.ExtraEos = None,
+    system_prompt: words.SystemPrompt = None,
+    prefill_response: Annotated[
+        str | None, Option("How the answer starts; the model goes on from there.", "TEXT")
+    ] = None,
+    ignore_chat_template: Annotated[bool, Option("Use the raw prompt without the tokenizer's chat template.")] = False,
+    chat_template_config: words.ChatTemplateConfig = None,
+    json_schema: words.JsonSchema = None,
+    verbose: Verbose = True,
+    prompt_cache_file: Annotated[str | None, Option("A prompt cache that mlx_lm.cache_prompt saved.", "FILE")] = None,
+    as_json: words.Json = False,
 ) -> None:
     """Answer one prompt. As mlx_lm.generate does, with a graph or a cheaper model drafting."""
-    if model is None and prompt_cache_file is None:
+    if teacher_name.model is None and prompt_cache_file is None:
         raise typer.BadParameter("give --model (or a --prompt-cache-file, which names its model)", ctx=ctx)
     from daari_mlx.cli import prompts
+    from daari_mlx.cli.prompt_cache import open_prompt_cache
     from daari_mlx.decode.generate import stream_generate
-    from daari_mlx.decode.named import GRAPHS, choose_kind, make_drafter
-    from daari_mlx.share.find import load_graph
-    from daari_mlx.teacher.load import load_teacher
 
-    kind = choose_kind(drafter, graph, draft_model)
-    known = load_graph(graph) if graph and kind in GRAPHS else None  # a damaged one is told before the model is loaded
-    cache = None
+    graph = drafter_name.load_graph()
+    saved = None
     if prompt_cache_file is not None:
-        cache, cached_model = prompts.open_prompt_cache(prompt_cache_file, kv_bits, kv_group_size)
-        if model not in (None, cached_model):
+        saved, model = open_prompt_cache(prompt_cache_file, cache.kv_bits, cache.kv_group_size)
+        if teacher_name.model not in (None, model):
             raise DaariError(
-                f"{prompt_cache_file} was made with {cached_model}, not with {model}: give that --model, or none."
+                f"{prompt_cache_file} was made with {model}, not with {teacher_name.model}: give that --model, or none."
             )
-        model = cached_model
-    words = prompts.read_prompt(prompt)
-    teacher = load_teacher(str(model), adapter_path=adapter_path, trust_remote_code=trust_remote_code)
-    prompts.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
-    processors = prompts.make_processors(teacher.tokenizer, json_schema)
+        teacher_name = replace(teacher_name, model=model)
+    text = prompts.read_prompt(prompt)
+    teacher = teacher_name.load()
+    words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
+    processors = words.make_processors(teacher.tokenizer, json_schema)
     ids = prompts.encode(
         teacher.tokenizer,
-        words,
+        text,
         system_prompt=system_prompt,
         prefill_response=prefill_response,
         ignore_chat_template=ignore_chat_template,
         chat_template_config=chat_template_config,
-        cached=cache is not None,
+        cached=saved is not None,
     )
-    own = make_drafter(kind, draft_model, teacher, num_draft_tokens, graph=known, trust_remote_code=trust_remote_code)
-    prompts.seed(seed)
+    drafting = drafter_name.load(graph, teacher, trust_remote_code=teacher_name.trust_remote_code)
+    sampling.start()
     with report.prefill_bar() as progress:
         responses = stream_generate(
             teacher.model,
             teacher.tokenizer,
             ids,
-            max_tokens=max_tokens,
-            graph=None if own else known,
-            drafter=own,
-            num_draft_tokens=num_draft_tokens,
-            prompt_cache=cache,
-            max_kv_size=max_kv_size,
-            sampler=prompts.make_sampler(
-                teacher.tokenizer,
-                temp=temp,
-                top_p=top_p,
-                min_p=min_p,
-                min_tokens_to_keep=min_tokens_to_keep,
-                top_k=top_k,
-                xtc_probability=xtc_probability,
-                xtc_threshold=xtc_threshold,
-            ),
+            prompt_cache=saved,
+            sampler=sampling.sampler(teacher.tokenizer),
             logits_processors=processors,
-            prefill_step_size=prefill_step_size,
-            kv_bits=kv_bits,
-            kv_group_size=kv_group_size,
-            quantized_kv_start=quantized_kv_start,
             prompt_progress_callback=progress,
-            stop=prompts.read_stops(stop),
+            **drafting.options(),
+            **asdict(length),
+            **asdict(cache),
         )
-        report.stream_answer(responses, verbose=verbose, json_too=as_json, drafts=kind != "none")
+        report.stream_answer(responses, verbose=verbose, json_too=as_json, drafts=drafter_name.kind() != "none")
 
 
+@takes(
+    "model graph draft_model drafter adapter_path trust_remote_code extra_eos_token stop system_prompt max_tokens "
+    "num_draft_tokens sampling chat_template_config json_schema cache",
+    seed=0,
+)
 def chat(
-    model: options.Model,
-    graph: options.MaybeGraph = None,
-    draft_model: options_draft.DraftModel = None,
-    drafter: options_draft.DrafterKind = None,
-    adapter_path: options.AdapterPath = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    extra_eos_token: options.ExtraEos = None,
-    stop: options.Stop = None,
-    system_prompt: options.SystemPrompt = None,
-    max_tokens: options.MaxTokens = options.MAX_TOKENS_CHAT,
-    num_draft_tokens: options.NumDraftTokens = "auto",
-    temp: options.Temp = 0.0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    top_k: options.TopK = 0,
-    xtc_probability: options.XtcProbability = 0.0,
-    xtc_threshold: options.XtcThreshold = 0.1,
-    min_tokens_to_keep: options.MinTokensToKeep = 1,
-    seed: options.MaybeSeed = 0,
-    chat_template_config: options.ChatTemplateConfig = None,
-    json_schema: options.JsonSchema = None,
-    max_kv_size: options.MaxKvSize = None,
-    prefill_step_size: options.PrefillStepSize = 2048,
-    kv_bits: options.KvBits = None,
-    kv_group_size: options.KvGroupSize = 64,
-    quantized_kv_start: options.QuantizedKvStart = 5000,
+    teacher_name: TeacherName,
+    drafter_name: DrafterName,
+    length: Length,
+    sampling: Sampling,
+    cache: CacheOptions,
+    extra_eos_token: words.ExtraEos = None,
+    system_prompt: words.SystemPrompt = None,
+    chat_template_config: words.ChatTemplateConfig = None,
+    json_schema: words.JsonSchema = None,
 ) -> None:
     """Chat in the terminal; /help there lists its commands. A turn reads only its new tokens: the cache keeps the rest.
 
@@ -146,49 +119,25 @@ def chat(
     """
     from daari_mlx.chat.figures import title
     from daari_mlx.chat.loop import chat as talk
-    from daari_mlx.cli import prompts
     from daari_mlx.decode.engine import SpecEngine
-    from daari_mlx.decode.named import GRAPHS, choose_kind, make_drafter
-    from daari_mlx.share.find import load_graph
-    from daari_mlx.teacher.load import load_teacher
 
-    kind = choose_kind(drafter, graph, draft_model)
-    known = load_graph(graph) if graph and kind in GRAPHS else None
-    teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
-    prompts.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
-    own = make_drafter(kind, draft_model, teacher, num_draft_tokens, graph=known, trust_remote_code=trust_remote_code)
-    engine = SpecEngine(
-        teacher.model,
-        None if own else known,
-        drafter=own,
-        tokenizer=teacher.tokenizer,
-        num_draft_tokens=num_draft_tokens,
-        max_kv_size=max_kv_size,
-    )
-    prompts.seed(seed)
-    source = graph if kind in GRAPHS else draft_model
+    graph = drafter_name.load_graph()
+    teacher = teacher_name.load()
+    words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
+    drafting = drafter_name.load(graph, teacher, trust_remote_code=teacher_name.trust_remote_code)
+    of_answer = asdict(length) | asdict(cache)
+    of_engine = {"max_kv_size": of_answer.pop("max_kv_size"), **drafting.options()}
+    engine = SpecEngine(teacher.model, tokenizer=teacher.tokenizer, **of_engine)
+    kind, named = drafter_name.kind(), drafter_name.graph or drafter_name.draft_model
+    sampling.start()
     talk(
         engine,
         system_prompt=system_prompt,
         context_length=teacher.context_length,
         drafter=kind,
-        title=title(model, adapter_path, kind, source, teacher.context_length),
+        title=title(teacher.source, teacher.adapter_path, kind, named, teacher.context_length),
         chat_template_config=chat_template_config,
-        max_tokens=max_tokens,
-        sampler=prompts.make_sampler(
-            teacher.tokenizer,
-            temp=temp,
-            top_p=top_p,
-            min_p=min_p,
-            min_tokens_to_keep=min_tokens_to_keep,
-            top_k=top_k,
-            xtc_probability=xtc_probability,
-            xtc_threshold=xtc_threshold,
-        ),
-        logits_processors=prompts.make_processors(teacher.tokenizer, json_schema),
-        prefill_step_size=prefill_step_size,
-        kv_bits=kv_bits,
-        kv_group_size=kv_group_size,
-        quantized_kv_start=quantized_kv_start,
-        stop=prompts.read_stops(stop),
+        sampler=sampling.sampler(teacher.tokenizer),
+        logits_processors=words.make_processors(teacher.tokenizer, json_schema),
+        **of_answer,
     )

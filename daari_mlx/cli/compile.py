@@ -8,73 +8,68 @@ import signal
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from daari_mlx.cli import prompts
-from daari_mlx.cli.options import common as options
-from daari_mlx.cli.options import layer as options_layer
-from daari_mlx.cli.options import update as options_update
+from daari_mlx.cli.options import words
+from daari_mlx.cli.options.command import refuse_unused, takes
+from daari_mlx.cli.options.names import RowsName, TeacherName
+from daari_mlx.compile.options import ExtractOptions
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.option import Option, whole
 from daari_mlx.show import report
 
-EXTRACTION = (  # options of compile that say how to extract
-    "adapter_path",
-    "trust_remote_code",
-    "answers",
-    "layer",
-    "max_tokens",
-    "split",
-    "skip_bad_rows",
-    "limit",
-    "chat_template_config",
+if TYPE_CHECKING:
+    from daari_mlx.graph.graph import Graph
+    from daari_mlx.teacher.ranks import Alone
+
+Sharding = Literal["tensor", "pipeline"]
+# options of compile that say how to extract
+EXTRACTION = "adapter_path trust_remote_code answers layer max_tokens split skip_bad_rows limit chat_template_config"
+MaybeWorkdir = Annotated[
+    str | None,
+    Option(
+        "A finished extraction; with --model and --data, where to extract to [default: GRAPH_PATH.work, removed after "
+        "success].",
+        "FOLDER",
+    ),
+]
+NodeCount = Annotated[
+    int | Literal["auto"],
+    Option(
+        "How many nodes; auto derives it from the number of states.",
+        "N|auto",
+        read=whole(1, "give a number from 1 on, or auto", "auto"),
+    ),
+]
+
+
+@takes(
+    "model data workdir adapter_path trust_remote_code answers layer max_tokens split skip_bad_rows limit seed "
+    "chat_template_config shard_model as_json"
 )
-
-
 def extract(
-    model: options.Model,
-    data: options.Data,
-    workdir: options.Workdir,
-    adapter_path: options.AdapterPath = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    answers: options.Answers = "reference",
-    layer: options_layer.Layer = "final",
-    max_tokens: options.AnswerTokens = options.MAX_TOKENS_ANSWER,
-    split: options.Split = "train",
-    skip_bad_rows: options.SkipBadRows = False,
-    limit: options.Limit = None,
-    seed: options.RunSeed = 0,
-    chat_template_config: options.ChatTemplateConfig = None,
-    shard_model: options.ShardModel = None,
-    as_json: options.Json = False,
+    teacher_name: TeacherName,
+    rows_name: RowsName,
+    how: ExtractOptions,
+    workdir: Annotated[str, Option("Where states are collected; the same command resumes there.", "FOLDER")],
+    shard_model: Annotated[
+        Sharding | None, Option("Under mlx.launch: one teacher over all ranks, by mlx-lm's own sharding.")
+    ] = None,
+    as_json: words.Json = False,
 ) -> None:
     """Collect a teacher's states in a folder. Stopped anywhere, the same command resumes."""
-    from daari_mlx.compile.extract import ExtractOptions
     from daari_mlx.teacher.ranks import crew
 
-    if shard_model is not None and adapter_path is not None:
+    if shard_model is not None and teacher_name.adapter_path is not None:
         raise DaariError("--shard-model cannot load adapters: fuse them into the model first (mlx_lm.fuse).")
-    if shard_model == "pipeline" and layer != "final":
+    if shard_model == "pipeline" and how.layer != "final":
         raise DaariError("--shard-model pipeline gives each rank some of the layers: use --layer final, or tensor.")
-    how = ExtractOptions(answers=answers, max_tokens=max_tokens, layer=layer, seed=seed)
     ranks = crew(lockstep=shard_model is not None)
     if ranks.size > 1:  # a launcher that lost one rank ends the others by SIGTERM
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    record = _extract(
-        workdir,
-        how,
-        model,
-        adapter_path,
-        trust_remote_code,
-        data,
-        split,
-        skip_bad_rows,
-        limit,
-        chat_template_config,
-        ranks,
-        shard_model,
-    )
+    record = _extract(workdir, how, teacher_name, rows_name, ranks=ranks, shard_model=shard_model)
     if ranks.rank > 0:
         return
     if as_json:
@@ -86,24 +81,18 @@ def extract(
 
 def _extract(
     workdir: str,
-    how: Any,
-    model: str,
-    adapter_path: str | None,
-    trust_remote_code: bool,
-    data: str,
-    split: str,
-    skip_bad_rows: bool,
-    limit: int | None,
-    chat_template_config: dict[str, Any] | None,
-    ranks: Any = None,
-    shard_model: str | None = None,
-    known: Any = None,
+    how: ExtractOptions,
+    teacher_name: TeacherName,
+    rows_name: RowsName,
+    *,
+    ranks: Alone | None = None,
+    shard_model: Sharding | None = None,
+    known: Graph | None = None,
 ) -> dict[str, Any]:
     """Fill a workdir, to join a ``known`` graph; what its extraction counted (nothing on ranks other than 0)."""
     from daari_mlx.compile.extract import extract as fill
     from daari_mlx.compile.extract import extraction_record
     from daari_mlx.compile.workdir import Workdir
-    from daari_mlx.teacher.load import load_teacher
     from daari_mlx.teacher.ranks import launched
     from daari_mlx.teacher.sharding import load_sharded
     from daari_mlx.text.data import read_prompts, read_sequences
@@ -113,27 +102,19 @@ def _extract(
             "compile runs in one process: start daari-mlx extract with the launcher, then compile its --workdir alone."
         )
     folder = Workdir(workdir)
-    options.check_exists(data)
+    rows_name.check()
     # lazy: a mistake in the data shows before the weights are read
     teacher = (
-        load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code, lazy=True)
-        if shard_model is None
-        else load_sharded(model, shard_model, ranks, trust_remote_code=trust_remote_code)
+        teacher_name.load(lazy=True)
+        if shard_model is None or ranks is None
+        else load_sharded(str(teacher_name.model), shard_model, ranks, trust_remote_code=teacher_name.trust_remote_code)
     )
     if known is not None:
         from daari_mlx.compile.update import check_same
 
         check_same(known, teacher.fingerprint(), how.layer, "The new text would be read")
     read: Any = read_prompts if how.answers == "teacher" else read_sequences
-    rows: list[Any] = prompts.read_rows(
-        read,
-        data,
-        teacher,
-        split=split,
-        skip_bad_rows=skip_bad_rows,
-        limit=limit,
-        chat_template_config=chat_template_config,
-    )
+    rows: list[Any] = rows_name.read(read, teacher)
     if ranks is not None and ranks.lockstep and ranks.rank > 0:  # rank 0's folder counts; this one is passing
         with tempfile.TemporaryDirectory() as passing:
             fill(teacher, rows, Workdir(passing), how, ranks)
@@ -142,42 +123,39 @@ def _extract(
     return extraction_record(folder) if ranks is None or ranks.rank == 0 else {}
 
 
+@takes(
+    "graph_path update workdir model data nodes max_bytes adapter_path trust_remote_code answers layer max_tokens "
+    "split skip_bad_rows limit seed chat_template_config as_json",
+    model=None,
+    data=None,
+)
 def compile(
     ctx: typer.Context,
-    graph_path: options_update.MaybeGraphPath = None,
-    update: options_update.Update = None,
-    workdir: options.MaybeWorkdir = None,
-    model: options.MaybeModel = None,
-    data: options.MaybeData = None,
-    nodes: options.NodeCount = "auto",
-    max_bytes: options.MaxBytes = None,
-    adapter_path: options.AdapterPath = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    answers: options.Answers = "reference",
-    layer: options_layer.Layer = "final",
-    max_tokens: options.AnswerTokens = options.MAX_TOKENS_ANSWER,
-    split: options.Split = "train",
-    skip_bad_rows: options.SkipBadRows = False,
-    limit: options.Limit = None,
-    seed: options.RunSeed = 0,
-    chat_template_config: options.ChatTemplateConfig = None,
-    as_json: options.Json = False,
+    teacher_name: TeacherName,
+    rows_name: RowsName,
+    how: ExtractOptions,
+    graph_path: Annotated[
+        str | None, Option("The folder to write the graph to; with --update, that graph by default.", "FOLDER")
+    ] = None,
+    update: Annotated[str | None, Option("Add the text to this graph; its old text is not needed.", "GRAPH")] = None,
+    workdir: MaybeWorkdir = None,
+    nodes: NodeCount = "auto",
+    max_bytes: words.MaxBytes = None,
+    as_json: words.Json = False,
 ) -> None:
     """Make a graph of collected states. Either of a finished extraction (--workdir), or of a teacher and data."""
-    if (model is None) != (data is None) or (model is None and workdir is None):
+    reads = teacher_name.model is not None
+    if reads != (rows_name.data is not None) or not (reads or workdir):
         raise typer.BadParameter("give --workdir of a finished extraction, or --model and --data", ctx=ctx)
-    if model is None:
-        options.refuse_unused(
-            ctx, EXTRACTION, "says how to extract: give it to extract, or give --model and --data too"
-        )
+    if not reads:
+        refuse_unused(ctx, EXTRACTION, "says how to extract: give it to extract, or give --model and --data too")
     if update is not None:
-        if model is None:
+        if not reads:
             raise typer.BadParameter("--update needs the text and who reads it: give --model and --data", ctx=ctx)
-        options.refuse_unused(ctx, ("nodes", "layer"), "is the graph's own with --update: leave it out")
+        refuse_unused(ctx, "nodes layer", "is the graph's own with --update: leave it out")
     elif graph_path is None:
         raise typer.BadParameter("Missing option '--graph-path'.", ctx=ctx)
     from daari_mlx.compile.compiler import compile_graph
-    from daari_mlx.compile.extract import ExtractOptions
     from daari_mlx.compile.workdir import Workdir
     from daari_mlx.graph.artifact import check_target, read_stats, save_graph
     from daari_mlx.ground.files import remove
@@ -188,30 +166,17 @@ def compile(
     check_target(graph_path)
     target = Path(os.path.abspath(graph_path))
     folder = workdir or str(target.with_name(target.name + (".work" if known is None else ".update.work")))
-    if model is not None and data is not None:
-        how = ExtractOptions(answers=answers, max_tokens=max_tokens, layer=layer, seed=seed)
+    if reads:
         if known is not None:
             how = replace(how, layer=known.layer, dimensions=known.nodes.centroids.shape[1])
-        _extract(
-            folder,
-            how,
-            model,
-            adapter_path,
-            trust_remote_code,
-            data,
-            split,
-            skip_bad_rows,
-            limit,
-            chat_template_config,
-            known=known,
-        )
+        _extract(folder, how, teacher_name, rows_name, known=known)
     if known is None:
         count = None if nodes == "auto" else nodes
-        compiled = compile_graph(Workdir(folder), nodes=count, seed=seed, max_bytes=max_bytes)
+        compiled = compile_graph(Workdir(folder), nodes=count, seed=how.seed, max_bytes=max_bytes)
     else:
         from daari_mlx.compile.update import update_graph
 
-        compiled = update_graph(known, Workdir(folder), seed=seed, max_bytes=max_bytes)
+        compiled = update_graph(known, Workdir(folder), seed=how.seed, max_bytes=max_bytes)
     save_graph(compiled.graph, graph_path, {**compiled.stats, "command": report.command_line()})
     if workdir is None:
         remove(Path(folder))

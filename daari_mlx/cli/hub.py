@@ -9,60 +9,42 @@ from typing import Annotated, Any
 
 import typer
 
-from daari_mlx.cli.options import common as options
+from daari_mlx.cli.options import words
+from daari_mlx.cli.options.command import takes
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.option import Option
 from daari_mlx.show import report
 
-RepoArgument = Annotated[str, typer.Argument(metavar="USER/REPO", help="The Hub repository; a push creates it.")]
 Source = Annotated[
     str,
-    typer.Argument(metavar="USER/REPO", help="The Hub repository; USER/REPO@REVISION takes a branch, tag or commit."),
+    Option("The Hub repository; USER/REPO@REVISION takes a branch, tag or commit.", "USER/REPO", by_place=True),
 ]
 PulledPath = Annotated[
-    str | None,
-    typer.Option(
-        "--graph-path",
-        metavar="FOLDER",
-        help="The folder to write the graph to.",
-        show_default="one of the repository's name, here",
-    ),
+    str | None, Option("The folder to write the graph to.", "FOLDER", shown="one of the repository's name, here")
 ]
-Public = Annotated[bool, typer.Option("--public", help="Let everybody read it; without this, only its owners can.")]
 BaseModel = Annotated[
     str | None,
-    typer.Option(
-        "--base-model",
-        metavar="USER/REPO",
-        help="The teacher's name on the Hub.",
-        show_default="where it was loaded from, if that is on the Hub",
-    ),
+    Option("The teacher's name on the Hub.", "USER/REPO", shown="where it was loaded from, if that is on the Hub"),
 ]
-License = Annotated[
-    str | None,
-    typer.Option("--license", metavar="NAME", help="The licence for the card, in the Hub's words, e.g. apache-2.0."),
-]
+License = Annotated[str | None, Option("The licence for the card, in the Hub's words, e.g. apache-2.0.", "NAME")]
 Results = Annotated[
     list[str] | None,
-    typer.Option(
-        "--results",
-        metavar="FILE",
-        help="Records of daari-mlx bench --out: those of this graph go into the card. Repeat it for several.",
-    ),
+    Option("Records of daari-mlx bench --out: those of this graph go into the card. Repeat it for several.", "FILE"),
 ]
-Message = Annotated[str, typer.Option("--message", metavar="TEXT", help="What the commit is called.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: what the graph holds may leave this machine.")]
+Yes = Annotated[bool, Option("Do not ask: what the graph holds may leave this machine.", flags=("--yes", "-y"))]
 
 
+@takes()
 def push(
-    graph: options.GraphArgument,
-    repo: RepoArgument,
-    public: Public = False,
+    graph: words.GraphArgument,
+    repo: Annotated[str, Option("The Hub repository; a push creates it.", "USER/REPO", by_place=True)],
+    public: Annotated[bool, Option("Let everybody read it; without this, only its owners can.")] = False,
     base_model: BaseModel = None,
     license: License = None,
     results: Results = None,
-    message: Message = "A daari-mlx graph",
+    message: Annotated[str, Option("What the commit is called.", "TEXT")] = "A daari-mlx graph",
     yes: Yes = False,
-    as_json: options.Json = False,
+    as_json: words.Json = False,
 ) -> None:
     """Send a graph to the Hugging Face Hub. Private unless told otherwise; no path or name of this machine goes along.
 
@@ -128,7 +110,8 @@ def _lines(name: str, value: str) -> Iterator[tuple[str, str]]:
         yield ("" if number else name), line
 
 
-def pull(repo: Source, graph_path: PulledPath = None, as_json: options.Json = False) -> None:
+@takes()
+def pull(repo: Source, graph_path: PulledPath = None, as_json: words.Json = False) -> None:
     """Fetch a graph from the Hugging Face Hub into a folder. Checked as any graph, whole or not at all.
 
     --graph takes USER/REPO as well, without a folder.

@@ -2,65 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from daari_mlx.cli import prompts
-from daari_mlx.cli.options import common as options
+from daari_mlx.cli.options import words
+from daari_mlx.cli.options.command import refuse_unused, takes
+from daari_mlx.cli.options.names import RowsName, TeacherName
 from daari_mlx.cost.curves import CURVES
-from daari_mlx.ground.errors import DaariError
+from daari_mlx.decode.options import Length
+from daari_mlx.ground.option import Option, number
 from daari_mlx.show import report
 
-OF_OWN_TEXT = (  # options that say how to measure on --data
-    "adapter_path",
-    "trust_remote_code",
-    "number",
-    "max_tokens",
-    "split",
-    "skip_bad_rows",
-    "chat_template_config",
-)
+if TYPE_CHECKING:
+    from daari_mlx.graph.graph import Graph
+    from daari_mlx.graph.outlook import Outlook
+
+# options that say how to measure on --data
+OF_OWN_TEXT = "adapter_path trust_remote_code number max_tokens split skip_bad_rows chat_template_config"
 Device = Annotated[
     str | None,
-    typer.Option(
-        "--device",
-        metavar="CURVE|all",
-        help=f"Whose published T(m) the verdict is for: {', '.join(CURVES)}, or all.",
-        show_default="this machine and all",
+    Option(
+        f"Whose published T(m) the verdict is for: {', '.join(CURVES)}, or all.",
+        "CURVE|all",
+        shown="this machine and all",
     ),
 ]
 OwnText = Annotated[
     str | None,
-    typer.Option(
-        "--data",
-        metavar="PATH",
-        help="Held-out text of your own: the teacher of --model answers its prompts, and the graph is asked along the "
-        "way.",
+    Option(
+        "Held-out text of your own: the teacher of --model answers its prompts, and the graph is asked along the way.",
+        "PATH",
     ),
 ]
 
 
+@takes(
+    "graph model device data number adapter_path trust_remote_code max_tokens split skip_bad_rows "
+    "chat_template_config top as_json",
+    model=None,
+    split="test",
+)
 def inspect(
     ctx: typer.Context,
-    graph: options.GraphArgument,
-    model: options.MaybeModel = None,
+    teacher_name: TeacherName,
+    rows_name: RowsName,
+    length: Length,
+    graph: words.GraphArgument,
     device: Device = None,
     data: OwnText = None,
-    number: options.Number = 30,
-    adapter_path: options.AdapterPath = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    max_tokens: options.MaxTokens = options.MAX_TOKENS_CHAT,
-    split: options.Split = "test",
-    skip_bad_rows: options.SkipBadRows = False,
-    chat_template_config: options.ChatTemplateConfig = None,
-    top: options.Top = 8,
-    as_json: options.Json = False,
+    number: words.Number = 30,
+    top: Annotated[int, number("How many of the busiest nodes to show.", 0)] = 8,
+    as_json: words.Json = False,
 ) -> None:
     """Show what a graph is, and whether it pays. Tokens per forward and speed-up to expect, and what that rests on."""
     if data is None:
-        options.refuse_unused(ctx, OF_OWN_TEXT, "goes with --data: leave it out")
-    elif model is None:
+        refuse_unused(ctx, OF_OWN_TEXT, "goes with --data: leave it out")
+    elif teacher_name.model is None:
         raise typer.BadParameter("--data needs --model: the teacher that answers", ctx=ctx)
     from daari_mlx.graph.artifact import STATS, read_stats
     from daari_mlx.measure.prospect import choose, kept_outlook, measured_here, prospect
@@ -74,13 +72,11 @@ def inspect(
     if data is None:
         outlook, missing = kept_outlook(stats)
         source = _compiled_answers(stats)
-        tokenizer, why = tokenizer_for(known, model)
+        tokenizer, why = tokenizer_for(known, teacher_name.model)
         if why is not None:
             report.note(f"note: {why}")
     else:
-        assert model is not None
-        rows = (number, max_tokens, split, skip_bad_rows, chat_template_config)
-        tokenizer, outlook, source = _own_text(known, model, adapter_path, trust_remote_code, data, *rows)
+        tokenizer, outlook, source = _own_text(known, teacher_name, rows_name, number, length.max_tokens)
         missing = None
     here, unmeasured = measured_here(known) if device is None else (None, None)
     size = sum(file.stat().st_size for file in folder.iterdir())
@@ -119,38 +115,17 @@ def _compiled_answers(stats: dict[str, Any]) -> str:
 
 
 def _own_text(
-    graph: Any,
-    model: str,
-    adapter_path: str | None,
-    trust_remote_code: bool,
-    data: str,
-    number: int,
-    max_tokens: int,
-    split: str,
-    skip_bad_rows: bool,
-    chat_template_config: dict[str, Any] | None,
-) -> tuple[Any, Any, str]:
+    graph: Graph, teacher_name: TeacherName, rows_name: RowsName, number: int, max_tokens: int
+) -> tuple[Any, Outlook, str]:
     """The teacher's tokenizer, what the graph promised along its answers, and which answers those are."""
     from daari_mlx.graph.artifact import attach
     from daari_mlx.measure.own_text import ask
-    from daari_mlx.teacher.load import load_teacher
     from daari_mlx.text.data import read_prompts
 
-    options.check_exists(data)
-    teacher = load_teacher(model, adapter_path=adapter_path, trust_remote_code=trust_remote_code)
+    rows_name.check()
+    teacher = teacher_name.load()
     attach(graph, teacher.model, teacher.tokenizer)
-    if max_tokens == 0:
-        raise DaariError("max_tokens is 0: give at least 1, or -1 for no limit.")
-    rows = prompts.read_rows(
-        read_prompts,
-        data,
-        teacher,
-        split=split,
-        skip_bad_rows=skip_bad_rows,
-        limit=number,
-        chat_template_config=chat_template_config,
-    )
-    outlook, known = ask(teacher, graph, rows, max_tokens)
+    outlook, known = ask(teacher, graph, rows_name.read(read_prompts, teacher, limit=number), max_tokens)
     if known:
         report.note(f"note: {known} of these prompts were compiled into the graph: left out")
-    return teacher.tokenizer, outlook, f"the teacher's own to prompts of {data}"
+    return teacher.tokenizer, outlook, f"the teacher's own to prompts of {rows_name.data}"

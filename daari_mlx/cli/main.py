@@ -5,15 +5,7 @@ from __future__ import annotations
 import typer
 
 from daari_mlx import __version__
-from daari_mlx.cli import annotate as cli_annotate
-from daari_mlx.cli import answer as cli_decode
-from daari_mlx.cli import bench as cli_bench
-from daari_mlx.cli import compile as cli_graph
-from daari_mlx.cli import hub as cli_hub
-from daari_mlx.cli import inspect as cli_inspect
-from daari_mlx.cli import merge as cli_merge
-from daari_mlx.cli import plot as cli_plot
-from daari_mlx.cli import tier as cli_tier
+from daari_mlx.cli import annotate, answer, bench, compile, hub, inspect, merge, plot, tier
 from daari_mlx.cli.shell import Command
 
 app = typer.Typer(
@@ -43,19 +35,19 @@ def _about(
 
 
 for _command in (
-    cli_graph.compile,
-    cli_graph.extract,
-    cli_decode.generate,
-    cli_decode.chat,
-    cli_annotate.annotate,
-    cli_bench.bench,
-    cli_merge.merge,
-    cli_inspect.inspect,
-    cli_plot.plot,
-    cli_bench.probe,
-    cli_tier.tier,
-    cli_hub.push,
-    cli_hub.pull,
+    compile.compile,
+    compile.extract,
+    answer.generate,
+    answer.chat,
+    annotate.annotate,
+    bench.bench,
+    merge.merge,
+    inspect.inspect,
+    plot.plot,
+    bench.probe,
+    tier.tier,
+    hub.push,
+    hub.pull,
 ):
     app.command(cls=Command)(_command)
 

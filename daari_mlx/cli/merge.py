@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from daari_mlx.cli.options import common as options
-from daari_mlx.cli.options import update as options_update
+from typing import Annotated
+
+from daari_mlx.cli.options import words
+from daari_mlx.cli.options.command import takes
+from daari_mlx.ground.option import Option
 from daari_mlx.show import report
 
 
+@takes()
 def merge(
-    graph: options_update.First,
-    other: options_update.Second,
-    graph_path: options.GraphPath,
-    max_bytes: options.MaxBytes = None,
-    as_json: options.Json = False,
+    graph: Annotated[str, Option("The folder of a compiled graph.", "GRAPH", by_place=True)],
+    other: Annotated[str, Option("Another graph of the same teacher and layer.", "OTHER", by_place=True)],
+    graph_path: words.GraphPath,
+    max_bytes: words.MaxBytes = None,
+    as_json: words.Json = False,
 ) -> None:
     """Make one graph of two. Both of one teacher and layer, compiled apart."""
     from daari_mlx.compile.update import merge_graphs

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from daari_mlx.cli.options import common as options
+from daari_mlx.cli.options.command import refuse_unused, takes
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.option import Option
 from daari_mlx.show import report
 
 
@@ -26,44 +27,39 @@ class Kind(StrEnum):
 
 KindArgument = Annotated[
     Kind,
-    typer.Argument(
-        help="What to draw. acceptance: by position, task and source; calibration: promised against true; length: "
-        "gain by draft length; speed: against plain, prompt by prompt; nodes: a map of the states."
+    Option(
+        "What to draw. acceptance: by position, task and source; calibration: promised against true; length: gain by "
+        "draft length; speed: against plain, prompt by prompt; nodes: a map of the states.",
+        by_place=True,
     ),
 ]
 Sources = Annotated[
     list[str],
-    typer.Argument(
-        metavar="SOURCE...",
-        help="Records that bench --out wrote (acceptance, speed), results/replay.jsonl or graphs (calibration), one "
-        "graph (length, nodes).",
+    Option(
+        "Records that bench --out wrote (acceptance, speed), results/replay.jsonl or graphs (calibration), one graph "
+        "(length, nodes).",
+        "SOURCE...",
+        by_place=True,
     ),
 ]
-Out = Annotated[str, typer.Option("--out", metavar="FILE", help="The picture to write: .png, .svg or .pdf.")]
-Dark = Annotated[bool, typer.Option("--dark", help="Light on a dark ground.")]
-Words = Annotated[
-    str | None,
-    typer.Option("--model", metavar="PATH_OR_REPO", help="For nodes: the teacher, whose tokenizer names the tokens."),
-]
-Machines = Annotated[
-    str, typer.Option("--device", metavar="CURVE|all", help="For length: whose published T(m), as in inspect.")
-]
+Words = Annotated[str | None, Option("For nodes: the teacher, whose tokenizer names the tokens.", "PATH_OR_REPO")]
 
 
+@takes()
 def plot(
     ctx: typer.Context,
     kind: KindArgument,
     sources: Sources,
-    out: Out,
-    dark: Dark = False,
+    out: Annotated[str, Option("The picture to write: .png, .svg or .pdf.", "FILE")],
+    dark: Annotated[bool, Option("Light on a dark ground.")] = False,
     model: Words = None,
-    device: Machines = "all",
+    device: Annotated[str, Option("For length: whose published T(m), as in inspect.", "CURVE|all")] = "all",
 ) -> None:
     """Draw a picture of benchmark records or of a graph. Needs matplotlib: pip install 'daari-mlx[plot]'."""
     if kind is not Kind.NODES:
-        options.refuse_unused(ctx, ("model",), "goes with the kind nodes: leave it out")
+        refuse_unused(ctx, "model", "goes with the kind nodes: leave it out")
     if kind is not Kind.LENGTH:
-        options.refuse_unused(ctx, ("device",), "goes with the kind length: leave it out")
+        refuse_unused(ctx, "device", "goes with the kind length: leave it out")
     if kind in (Kind.LENGTH, Kind.NODES) and len(sources) != 1:
         raise typer.BadParameter(f"{kind.value} draws one graph, {len(sources)} sources were given", ctx=ctx)
     from daari_mlx.show.plots.style import check_picture

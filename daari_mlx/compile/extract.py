@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from daari_mlx.compile.answers import answer_prompts
 from daari_mlx.compile.batches import Layout, Reader, choose
 from daari_mlx.compile.estimate import Estimate, held_bytes
 from daari_mlx.compile.layers import AUTO, choose_layer
+from daari_mlx.compile.options import ExtractOptions
 from daari_mlx.compile.shards import LEAD, Part, cut, kept, read, reduce
 from daari_mlx.compile.workdir import Plan, Workdir
 from daari_mlx.graph.nodes import Projection, fit_projection
@@ -37,25 +38,6 @@ from daari_mlx.text.data import Prompt, Sequence, corpus_hash
 PART = 64  # sequences a shard holds
 SAMPLE_STATES = 8192  # states that the projection is fitted on
 TRIED = 16  # shards whose sequences show how forwards can be laid out
-
-
-@dataclass(frozen=True, slots=True)
-class ExtractOptions:
-    """How states are taken.
-
-    Attributes:
-        answers: ``"reference"``: learn from the text as given; ``"teacher"``: let the teacher answer the prompts first.
-        max_tokens: the longest answer of the teacher.
-        layer: ``"final"``, the index of a layer, or ``"auto"`` for the one whose states draft best.
-        dimensions: of the reduced states.
-        seed: the order in which sequences are taken.
-    """
-
-    answers: str = "reference"
-    max_tokens: int = 256
-    layer: int | str = FINAL
-    dimensions: int = 64
-    seed: int = 0
 
 
 def extract(

@@ -1,24 +1,29 @@
-"""Who drafts for an answer, where its states are read, and why nobody does where nobody does."""
+"""Who drafts for an answer, where its states are read, and why nobody does where nobody does.
+
+Each kind is one more :class:`daari_mlx.draft.drafter.Drafter`; the loop and the statistics are the same for all.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import mlx.nn as nn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from daari_mlx.cost import probe
+from daari_mlx.decode.options import DraftLength
 from daari_mlx.draft.drafter import Drafter, GraphDrafter
+from daari_mlx.draft.lookup import LookupDrafter
+from daari_mlx.draft.model import ModelDrafter
+from daari_mlx.draft.pair import PairDrafter
 from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.share.find import graph_of
+from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.quirks import refuses_blocks
 from daari_mlx.teacher.rewind import refuses_drafts
 from daari_mlx.teacher.tap import FINAL, Tap, tap_model
-
-DraftLength = int | Literal["auto"]
 
 
 def choose_drafter(
@@ -26,13 +31,11 @@ def choose_drafter(
     tokenizer: Any,
     cache: list[Any],
     statistics: Statistics,
-    graph: Graph | str | None,
+    graph: Graph | None,
     drafter: Drafter | None,
     num_draft_tokens: DraftLength,
 ) -> tuple[Drafter | None, Tap | None]:
     """Who drafts and where its states are read; ``statistics.drafting_off`` says why nobody does."""
-    if graph is not None and drafter is not None:
-        raise DaariError("Both graph and drafter were given: give one of them.")
     if num_draft_tokens != "auto" and (not isinstance(num_draft_tokens, int) or num_draft_tokens < 0):
         raise DaariError(f"num_draft_tokens is {num_draft_tokens!r}: give a number from 0 on, or 'auto'.")
     if graph is None and drafter is None:
@@ -41,7 +44,7 @@ def choose_drafter(
         statistics.drafting_off = "num_draft_tokens is 0"
     else:
         statistics.drafting_off = refuses_blocks(model) or refuses_drafts(cache) or getattr(drafter, "off", None)
-    known = attach(graph_of(graph), model, tokenizer) if graph is not None else None
+    known = attach(graph, model, tokenizer) if graph is not None else None
     if statistics.drafting_off is not None:
         return None, None
     if known is not None:
@@ -69,3 +72,20 @@ def graph_drafter(
     if num_draft_tokens == "auto":
         return GraphDrafter(graph, cost=probe.cost_of(model), ends=ends)
     return GraphDrafter(graph, num_draft_tokens=num_draft_tokens, ends=ends)
+
+
+def lookup_drafter(teacher: Teacher, num_draft_tokens: DraftLength = "auto") -> LookupDrafter:
+    """The drafter that looks up in the text itself; ``"auto"`` needs this machine's T(m)."""
+    if num_draft_tokens == "auto":
+        return LookupDrafter(cost=probe.cost_of(teacher.model))
+    return LookupDrafter(num_draft_tokens=num_draft_tokens or 1)
+
+
+def pair_drafter(
+    graph: Graph, model: ModelDrafter, teacher: Teacher, num_draft_tokens: DraftLength = "auto"
+) -> PairDrafter:
+    """A graph, attached to the teacher, and a drafting model as one drafter, with this machine's T(m) of both."""
+    ends = teacher.tokenizer.eos_token_ids
+    if num_draft_tokens != "auto":
+        return PairDrafter(graph, model, num_draft_tokens=num_draft_tokens or 1, ends=ends)
+    return PairDrafter(graph, model, cost=probe.cost_of(teacher.model), reading=probe.cost_of(model.model), ends=ends)

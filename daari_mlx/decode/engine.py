@@ -10,14 +10,16 @@ from typing import Any
 import mlx.nn as nn
 from mlx_lm.utils import common_prefix_len
 
-from daari_mlx.decode.choose import DraftLength, graph_drafter
+from daari_mlx.decode.choose import graph_drafter
 from daari_mlx.decode.generate import new_cache, stream_generate
+from daari_mlx.decode.options import DraftLength
+from daari_mlx.decode.refusals import refuse_two_drafters
 from daari_mlx.decode.responses import GenerationResponse
 from daari_mlx.draft.drafter import Drafter
 from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.share.find import load_graph
+from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.load import load_teacher
 from daari_mlx.teacher.quirks import refuses_blocks
 from daari_mlx.teacher.rewind import drop_last
@@ -56,9 +58,8 @@ class SpecEngine:
         num_draft_tokens: DraftLength = "auto",
         max_kv_size: int | None = None,
     ) -> None:
-        if graph is not None and drafter is not None:
-            raise DaariError("Both graph and drafter were given: give one of them.")
-        known = load_graph(graph) if isinstance(graph, (str, Path)) else graph
+        refuse_two_drafters(graph, drafter)
+        known = None if graph is None else graph_of(graph)
         if isinstance(model, (str, Path)):
             teacher = load_teacher(str(model), adapter_path=adapter_path)
             model, tokenizer = teacher.model, tokenizer or teacher.tokenizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -12,10 +13,17 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from daari_mlx.decode.choose import DraftLength, choose_drafter
+from daari_mlx.decode.choose import choose_drafter
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.loop import generate_step
-from daari_mlx.decode.refusals import check_kv_quantisation, check_numbers, refuse_two_sizes, refuse_unknown
+from daari_mlx.decode.options import DraftLength
+from daari_mlx.decode.refusals import (
+    check_kv_quantisation,
+    check_numbers,
+    refuse_two_drafters,
+    refuse_two_sizes,
+    refuse_unknown,
+)
 from daari_mlx.decode.responses import GenerationResponse, Prefill, Responder
 from daari_mlx.decode.stops import stop_list
 from daari_mlx.draft.drafter import Drafter
@@ -23,6 +31,7 @@ from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.wired import wired
+from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.fingerprint import context_length
 from daari_mlx.teacher.quirks import blocks_until
 from daari_mlx.teacher.rewind import cached_tokens
@@ -34,7 +43,7 @@ def stream_generate(
     prompt: str | mx.array | list[int],
     max_tokens: int = 256,
     *,
-    graph: Graph | str | None = None,
+    graph: Graph | str | Path | None = None,
     drafter: Drafter | None = None,
     num_draft_tokens: DraftLength = "auto",
     prompt_cache: list[Any] | None = None,
@@ -89,11 +98,13 @@ def stream_generate(
     refuse_two_sizes(prompt_cache, max_kv_size)
     if not isinstance(tokenizer, TokenizerWrapper):
         tokenizer = TokenizerWrapper(tokenizer)
+    refuse_two_drafters(graph, drafter)
+    known = None if graph is None else graph_of(graph)
     statistics = Statistics()
     prefill = Prefill(prompt_progress_callback)
     cache = prompt_cache if prompt_cache is not None else new_cache(model, max_kv_size)
     check_kv_quantisation(model, cache, kv_bits, kv_group_size)
-    chosen, tap = choose_drafter(model, tokenizer, cache, statistics, graph, drafter, num_draft_tokens)
+    chosen, tap = choose_drafter(model, tokenizer, cache, statistics, known, drafter, num_draft_tokens)
     options = Options(
         max_tokens=max_tokens,
         sampler=None if sampler is greedy_sampler else sampler,

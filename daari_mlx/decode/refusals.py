@@ -115,6 +115,12 @@ def _trace(model: nn.Module, cache: Cache, bits: int, group_size: int) -> None:
     model(mx.array([[0]], dtype=mx.uint32), cache=fresh)
 
 
+def refuse_two_drafters(graph: object, drafter: object) -> None:
+    """Raise :class:`DaariError` where both a graph and another drafter are given."""
+    if graph is not None and drafter is not None:
+        raise DaariError("Both graph and drafter were given: give one of them.")
+
+
 def refuse_two_sizes(cache: Cache | None, max_kv_size: int | None) -> None:
     """Raise :class:`DaariError` where both a cache and the size of one are given."""
     if cache is not None and max_kv_size is not None:

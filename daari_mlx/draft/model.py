@@ -23,7 +23,7 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import read_json
 from daari_mlx.teacher.fingerprint import context_length, fingerprint_model, fingerprint_tokenizer
 from daari_mlx.teacher.follower import Follower
-from daari_mlx.teacher.load import load_teacher
+from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.quirks import forward_rows, refuses_blocks
 
 TIER = "tier.json"  # in the folder of a model that daari-mlx tier made
@@ -209,39 +209,32 @@ def measure_draft_cost(draft_model: nn.Module, teacher: nn.Module, repeats: int 
     return statistics.median(times[0][2:]) / statistics.median(times[1][2:])
 
 
-def load_drafter(
-    path: str,
-    teacher: nn.Module,
-    tokenizer: Any,
-    *,
-    num_draft_tokens: int | Literal["auto"] = "auto",
-    trust_remote_code: bool = False,
-) -> ModelDrafter:
-    """Load a drafting model for a teacher; a tier brings what was learnt about its probabilities.
+def model_drafter(loaded: Teacher, teacher: Teacher, num_draft_tokens: int | Literal["auto"] = "auto") -> ModelDrafter:
+    """The drafter of a loaded model for a teacher; a tier brings what was learnt about its probabilities.
 
     Args:
-        path: a folder or Hub repository that mlx-lm loads.
-        teacher, tokenizer: who verifies.
-        num_draft_tokens: see :func:`daari_mlx.stream_generate`.
+        loaded: the drafting model.
+        teacher: who verifies.
+        num_draft_tokens: see :func:`daari_mlx.stream_generate`; for 0, no draft at all, the loop does not ask it.
 
     Raises:
-        DaariError: there is no such model, its tokenizer is another one, or it cannot take blocks of rows.
+        DaariError: its tokenizer is another one, or it cannot take blocks of rows.
     """
-    loaded = load_teacher(path, trust_remote_code=trust_remote_code)
-    check_tokenizers(loaded.tokenizer, tokenizer, path)
-    vocabulary = tokenizer.get_vocab().values()
-    calibration, agreement = read_tier(Path(path))
+    check_tokenizers(loaded.tokenizer, teacher.tokenizer, loaded.source)
+    vocabulary = teacher.tokenizer.get_vocab().values()
+    calibration, agreement = read_tier(Path(loaded.source))
     shared = {
-        "ends": tokenizer.eos_token_ids,
+        "ends": teacher.tokenizer.eos_token_ids,
         "vocab_size": max(vocabulary) + 1,
         "calibration": calibration,
         "agreement": agreement,
-        "source": path,
+        "source": loaded.source,
     }
     if num_draft_tokens != "auto":
-        return ModelDrafter(loaded.model, num_draft_tokens=num_draft_tokens, **shared)
-    cost = probe.cost_of(teacher)
-    return ModelDrafter(loaded.model, cost=cost, draft_cost=measure_draft_cost(loaded.model, teacher), **shared)
+        return ModelDrafter(loaded.model, num_draft_tokens=num_draft_tokens or 1, **shared)
+    cost = probe.cost_of(teacher.model)
+    draft_cost = measure_draft_cost(loaded.model, teacher.model)
+    return ModelDrafter(loaded.model, cost=cost, draft_cost=draft_cost, **shared)
 
 
 def check_tokenizers(drafter: Any, teacher: Any, path: str = "the drafting model") -> None:

@@ -18,7 +18,8 @@ import mlx.core as mx
 
 from daari_mlx.cost import probe
 from daari_mlx.decode import generate as decode
-from daari_mlx.decode.choose import DraftLength, graph_drafter
+from daari_mlx.decode.choose import graph_drafter
+from daari_mlx.decode.options import DraftLength
 from daari_mlx.draft.drafter import Drafter
 from daari_mlx.graph.artifact import attach, versions
 from daari_mlx.graph.graph import Graph

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -189,6 +191,13 @@ class BenchRecord:
             "round_sizes": {str(size): count for size, count in self.round_sizes.items()},
             "rows": [row.as_dict() for row in rows],
         }
+
+
+def append_record(path: Path, values: dict[str, Any]) -> None:
+    """Append a record to a file, as one line of JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
 def _sum(rows: tuple[Row, ...], name: str) -> Any:

@@ -11,9 +11,9 @@ import sys
 import tempfile
 from bisect import bisect
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -37,27 +37,10 @@ from daari_mlx.teacher.load import MODEL_FILES, Teacher
 from daari_mlx.text.data import Prompt, Sequence, corpus_hash
 from daari_mlx.tier.choice import BLOCK, FORMULA, Measured, Tier, fastest, ladder
 from daari_mlx.tier.depth import CannotDrop, Config, droppable_units, layer_count, without_layers
+from daari_mlx.tier.options import TierOptions
 
 FORMAT = 1
 GROUP_SIZES = (32, 64, 128)  # of MLX's affine quantisation
-
-
-@dataclass(frozen=True)
-class TierOptions:
-    """How a tier is made.
-
-    Attributes:
-        bits: of mlx-lm's affine quantisation; None leaves the weights as they are.
-        group_size: weights that share a scale.
-        drop_layers: how many layers to leave out; ``"auto"`` takes the fastest tier by
-            :data:`daari_mlx.tier.choice.FORMULA`.
-        max_tokens: the longest answer of the teacher.
-    """
-
-    bits: int | None = 4
-    group_size: int = 64
-    drop_layers: int | Literal["auto"] = "auto"
-    max_tokens: int = 64
 
 
 def make_tier(

@@ -124,7 +124,7 @@ def other_teacher(tmp_path_factory, tiny_teacher_path) -> Path:
 
 def test_help_is_instant_since_it_loads_no_framework():
     code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom daari_mlx.cli import app\n"
+        "import sys\nfrom typer.testing import CliRunner\nfrom daari_mlx.cli.main import app\n"
         "pages = [['--help'], ['--version'], *([c, '--help'] for c in sys.argv[1:])]\n"
         "print([CliRunner().invoke(app, page).exit_code for page in pages])\n"
         "heavy = ('mlx.core', 'mlx_lm', 'sklearn', 'transformers', 'numpy', 'huggingface_hub')\n"
@@ -575,7 +575,7 @@ def test_the_options_that_compile_refuses_without_a_model_exist():
     assert command.cls is shell.Command
     import inspect
 
-    assert set(cli_graph.EXTRACTION) < set(inspect.signature(cli_graph.compile).parameters)
+    assert set(cli_graph.EXTRACTION.split()) < set(inspect.signature(cli_graph.compile).parameters)
 
 
 def test_the_stats_of_a_graph_say_how_it_was_made(graph):

@@ -237,7 +237,7 @@ def test_compiled_prompts_measure_nothing(compiled: Any, tmp_path: Path) -> None
 def test_options_of_own_text_need_it(compiled: Any) -> None:
     import inspect as python_inspect
 
-    assert set(OF_OWN_TEXT) < set(python_inspect.signature(inspect).parameters)
+    assert set(OF_OWN_TEXT.split()) < set(python_inspect.signature(inspect).parameters)
     result = run(compiled.path, "-n", 3)
     assert result.exit_code == 2 and "goes with --data" in result.stderr
     result = run(compiled.path, "--data", "x.jsonl")

@@ -11,10 +11,10 @@ from graphs import random_graph, write_rows
 from typer.testing import CliRunner
 
 from daari_mlx.cli import main as cli
+from daari_mlx.cli.options.names import DrafterName
 from daari_mlx.cost.length import Cost
 from daari_mlx.decode.engine import SpecEngine
 from daari_mlx.decode.generate import stream_generate
-from daari_mlx.decode.named import choose_kind, make_drafter
 from daari_mlx.draft.lookup import LookupDrafter
 from daari_mlx.draft.model import ModelDrafter
 from daari_mlx.ground.errors import DaariError
@@ -37,7 +37,7 @@ from daari_mlx.teacher.load import Teacher, load_teacher
     ],
 )
 def test_what_is_given_drafts(kind: Any, graph: Any, draft_model: Any, expected: str) -> None:
-    assert choose_kind(kind, graph, draft_model) == expected
+    assert DrafterName(graph, draft_model, kind).kind() == expected
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_is_given_drafts(kind: Any, graph: Any, draft_model: Any, expected:
 )
 def test_what_is_missing_or_unused_is_told(kind: Any, graph: Any, draft_model: Any, message: str) -> None:
     with pytest.raises(DaariError, match=message):
-        choose_kind(kind, graph, draft_model)
+        DrafterName(graph, draft_model, kind).load_graph()
 
 
 def test_each_kind_drafts_the_same_words(
@@ -73,11 +73,10 @@ def test_each_kind_drafts_the_same_words(
         ("lookup", None, LookupDrafter, "prompt"),
     ):
         for length in ("auto", 3, 0):
-            drafter = make_drafter(kind, draft_model, teacher, length)
-            assert isinstance(drafter, cls)
-            found = list(
-                stream_generate(teacher.model, teacher.tokenizer, ids, 24, drafter=drafter, num_draft_tokens=length)
-            )
+            name = DrafterName(None, draft_model, kind, length)
+            drafting = name.load(name.load_graph(), teacher, trust_remote_code=False)
+            assert isinstance(drafting.drafter, cls)
+            found = list(stream_generate(teacher.model, teacher.tokenizer, ids, 24, **drafting.options()))
             assert [r.token for r in found] == plain
             statistics = found[-1].statistics
             assert set(statistics.sources) <= {source, "teacher"}
@@ -85,8 +84,12 @@ def test_each_kind_drafts_the_same_words(
             assert (statistics.drafting_off is None) == (length != 0)
             if kind == "model" and length == 3:
                 assert statistics.acceptance_rate == 1.0
-    assert make_drafter("none", None, teacher) is None
-    assert make_drafter("graph", None, teacher) is None
+    for name in (DrafterName(), DrafterName(graph="unused", drafter="none")):
+        nobody = name.load(name.load_graph(), teacher, trust_remote_code=False)
+        assert nobody.options() == {"graph": None, "drafter": None, "num_draft_tokens": "auto"}
+    known = random_graph()
+    graph = DrafterName("known", num_draft_tokens=3).load(known, teacher, trust_remote_code=False)
+    assert graph.options() == {"graph": known, "drafter": None, "num_draft_tokens": 3}
 
 
 def test_a_second_turn_is_read_from_where_the_first_ended(

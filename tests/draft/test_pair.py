@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 from zoo import CONFIGS, VOCABULARY, build, plain_tokens
 
 from daari_mlx.cli import main as cli
+from daari_mlx.cli.options.names import DrafterName
 from daari_mlx.cost.length import Cost
+from daari_mlx.decode.choose import pair_drafter
 from daari_mlx.decode.generate import stream_generate
-from daari_mlx.decode.named import make_drafter, make_pair
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.draft.model import SOURCE, ModelDrafter
 from daari_mlx.draft.pair import PairDrafter
@@ -186,7 +187,7 @@ def test_the_words_are_plains_and_every_token_says_who_drafted_it(
         ends=teacher.tokenizer.eos_token_ids,
         vocab_size=max(teacher.tokenizer.get_vocab().values()) + 1,
     )
-    drafter = make_pair(compiled.graph, model, teacher, length)
+    drafter = pair_drafter(compiled.graph, model, teacher, length)
     seen: set[str] = set()
     prompts = [s.tokens[: s.answer_start] for s in compiled.sequences[:2]]
     prompts.append(teacher.tokenizer.encode("Nobody compiled a graph of these words."))
@@ -230,10 +231,9 @@ def test_every_command_takes_both(
 
 
 def test_a_graph_of_another_teacher_is_refused(compiled: Compiled, tiny_teacher_path: Path) -> None:
-    with pytest.raises(DaariError):
-        make_drafter(
-            "pair", str(tiny_teacher_path), compiled.teacher, 3, graph=random_graph(teacher={"source": "other"})
-        )
+    name = DrafterName("other", str(tiny_teacher_path), "pair", 3)
+    with pytest.raises(DaariError, match="another teacher"):
+        name.load(random_graph(teacher={"source": "other"}), compiled.teacher, trust_remote_code=False)
 
 
 # --- what a model says along a stream can be kept

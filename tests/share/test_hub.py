@@ -42,7 +42,7 @@ def test_a_pushed_graph_comes_back_and_drafts_the_same(server: StandIn, folder: 
         assert_same(ours.edge_probability, back.edge_probability)
         assert_same(ours.arbiter, back.arbiter)
         assert {**ours.teacher, "source": None, "adapter_path": None} == back.teacher
-    assert read_stats("alice/sms")["nodes"] == 12
+    assert read_stats(graph_folder("alice/sms"))["nodes"] == 12
     pulled = json.loads(done("pull", "alice/sms", "--graph-path", tmp_path / "back", "--json").stdout)
     assert pulled["commit"] == pushed["commit"] and pulled["bytes"] == pushed["bytes"]
     assert contents(tmp_path / "back") == repository.commits[pushed["commit"]]
@@ -90,7 +90,7 @@ def test_a_repository_goes_wherever_a_path_does(
     expected = generate(model, tokenizer, "Your visit", graph=compiled.path, max_tokens=8)
     assert generate(model, tokenizer, "Your visit", graph="alice/tiny", max_tokens=8) == expected
     assert SpecEngine(model, "alice/tiny@main", tokenizer=tokenizer).graph is not None
-    assert attach(Path("alice/tiny"), model, tokenizer).size == compiled.graph.size
+    assert attach(load_graph("alice/tiny"), model, tokenizer).size == compiled.graph.size
     args = ["--model", tiny_teacher_path, "--graph", "alice/tiny", "-p", "Your visit", "-m", "8", "--json"]
     assert json.loads(done("generate", *args).stdout)["drafted"] > 0
     assert f"nodes            {compiled.graph.size}" in done("inspect", "alice/tiny").stdout

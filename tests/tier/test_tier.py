@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from daari_mlx.cli import main as cli
 from daari_mlx.cost.length import CALIBRATION_EDGES, Cost
 from daari_mlx.decode.speculative import SpeculativeModel
-from daari_mlx.draft.model import TIER, load_drafter
+from daari_mlx.draft.model import TIER, model_drafter
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.measure.identity import bound_of, compare, stream_plain
 from daari_mlx.measure.records import FAILED
@@ -94,7 +94,7 @@ def test_auto_takes_the_fastest_by_the_formula(teacher: Teacher, rows: Path, tmp
 def test_a_tier_drafts_for_its_teacher(teacher: Teacher, rows: Path, tmp_path: Path) -> None:
     """End to end: made, loaded, drafting with what was learnt of its probabilities, changing no word."""
     made(teacher, rows, tmp_path / "tier", drop_layers=1)
-    drafter = load_drafter(str(tmp_path / "tier"), teacher.model, teacher.tokenizer)
+    drafter = model_drafter(load_teacher(str(tmp_path / "tier")), teacher)
     assert any(drafter.calibration(p) != p for p in (0.5, 0.9, 0.999))
     assert drafter.draft_cost == 0.2
     both = SpeculativeModel(tmp_path / "tier", teacher, block_size=4)
@@ -102,7 +102,7 @@ def test_a_tier_drafts_for_its_teacher(teacher: Teacher, rows: Path, tmp_path: P
     answer = both.generate("Win a prize now", max_tokens=20)
     assert answer.tokens == plain.generate("Win a prize now", max_tokens=20).tokens
     with pytest.raises(DaariError, match="There is no model"):
-        load_drafter(str(tmp_path / "nothing"), teacher.model, teacher.tokenizer)
+        SpeculativeModel(tmp_path / "nothing", teacher)
 
 
 def test_replayed_agreement_is_what_the_pair_does(teacher: Teacher, rows: Path) -> None:

@@ -1,0 +1,186 @@
+"""What a command is told by name, and the things that the names become: a teacher, rows of data, a drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from daari_mlx.cli.options.words import ChatTemplateConfig
+from daari_mlx.decode.options import DraftLength
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.option import Option, number, whole
+from daari_mlx.show import report
+
+if TYPE_CHECKING:
+    from daari_mlx.draft.drafter import Drafter
+    from daari_mlx.graph.graph import Graph
+    from daari_mlx.teacher.load import Teacher
+    from daari_mlx.text.data import Rows
+
+R = TypeVar("R")
+Kind = Literal["graph", "model", "pair", "lookup", "none"]
+
+
+@dataclass(frozen=True)
+class TeacherName:
+    """Which teacher."""
+
+    model: Annotated[str | None, Option("The teacher: a local model folder or a Hugging Face repo.", "PATH_OR_REPO")]
+    adapter_path: Annotated[str | None, Option("Trained adapter weights and config of the teacher.", "FOLDER")] = None
+    trust_remote_code: Annotated[bool, Option("Trust code that comes with the model and its tokenizer.")] = False
+
+    def load(self, *, lazy: bool = False) -> Teacher:
+        """The teacher; see :func:`daari_mlx.teacher.load.load_teacher`."""
+        from daari_mlx.teacher.load import load_teacher
+
+        return load_teacher(
+            str(self.model), adapter_path=self.adapter_path, trust_remote_code=self.trust_remote_code, lazy=lazy
+        )
+
+
+@dataclass(frozen=True)
+class RowsName:
+    """Which rows of which data."""
+
+    data: Annotated[str | None, Option("A JSONL file, a folder with train.jsonl etc., or - for stdin.", "PATH")]
+    split: Annotated[str, Option("Which file of a data folder, without .jsonl.", "NAME")] = "train"
+    skip_bad_rows: Annotated[bool, Option("Leave bad rows out and list them, instead of stopping.")] = False
+    limit: Annotated[int | None, number("Take only so many rows.", 1)] = None
+    chat_template_config: ChatTemplateConfig = None
+
+    def check(self) -> None:
+        """Look for the data without a tokenizer, so that its lack is told before a model is loaded.
+
+        Raises:
+            DaariError: there is no file or folder at that path.
+        """
+        from daari_mlx.ground.regular import FOLDER, check_regular, what_is
+        from daari_mlx.text.data import DATA_INSTEAD
+
+        data = str(self.data)
+        if data != "-" and what_is(data) != FOLDER:
+            check_regular(data, "data", instead=DATA_INSTEAD)
+
+    def read(self, read: Callable[..., Rows[R]], teacher: Teacher, limit: int | None = None) -> list[R]:
+        """The rows that fit the teacher; a note tells of those that were skipped.
+
+        Args:
+            read: ``read_prompts`` or ``read_sequences``, whose errors these are.
+            limit: the most rows, in place of the option.
+        """
+        rows = read(
+            str(self.data),
+            teacher.tokenizer,
+            split=self.split,
+            skip_bad_rows=self.skip_bad_rows,
+            max_length=teacher.context_length,
+            limit=limit or self.limit,
+            chat_template_config=self.chat_template_config,
+        )
+        if skipped := rows.skipped_note():
+            report.note(f"note: {skipped}")
+        return rows.items
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Who drafts, as things.
+
+    Attributes:
+        graph: what was compiled for the teacher, or None.
+        drafter: any other drafter; one that uses the graph too is given with it.
+        num_draft_tokens: see :func:`daari_mlx.stream_generate`.
+    """
+
+    graph: Graph | None
+    drafter: Drafter | None
+    num_draft_tokens: DraftLength
+
+    def options(self) -> dict[str, Any]:
+        """The options of :func:`daari_mlx.stream_generate`, which takes a graph or another drafter."""
+        return {**vars(self), "graph": None if self.drafter else self.graph}
+
+
+@dataclass(frozen=True)
+class DrafterName:
+    """Who drafts: the graph, a cheaper model, both as a pair, prompt lookup, or nobody."""
+
+    graph: Annotated[str | None, Option("The graph that drafts: a folder or USER/REPO[@REVISION].", "PATH_OR_REPO")] = (
+        None
+    )
+    draft_model: Annotated[
+        str | None,
+        Option(
+            "A cheaper model with the teacher's tokenizer that drafts: one of its family, or a tier.", "PATH_OR_REPO"
+        ),
+    ] = None
+    drafter: Annotated[
+        Kind | None,
+        Option(
+            "Who drafts: the graph, the draft model, both as a pair, look-ups in the text itself, or nobody.",
+            shown="what is given",
+        ),
+    ] = None
+    num_draft_tokens: Annotated[
+        DraftLength,
+        Option(
+            "How many tokens a round drafts; auto decides each round from the graph and this machine's speed.",
+            "N|auto",
+            read=whole(0, "give a number from 0 on, or auto", "auto"),
+        ),
+    ] = "auto"
+
+    def kind(self) -> Kind:
+        """The drafter that is meant; what is only given and not used is refused, never dropped silently.
+
+        Raises:
+            DaariError: something is missing, or given for nothing.
+        """
+        given: dict[Kind, str | None] = {"graph": self.graph, "model": self.draft_model}
+        options: dict[Kind, str] = {"graph": "--graph", "model": "--draft-model"}
+        named: list[Kind] = [name for name, value in given.items() if value is not None]
+        if self.drafter is None:
+            return "pair" if len(named) > 1 else named[0] if named else "none"
+        needed = list(given) if self.drafter == "pair" else [self.drafter] if self.drafter in given else []
+        if missing := [options[name] for name in needed if given[name] is None]:
+            raise DaariError(f"--drafter {self.drafter} needs {' and '.join(missing)}.")
+        if unused := [options[name] for name in named if name not in needed and self.drafter != "none"]:
+            raise DaariError(
+                f"{' and '.join(unused)} is given, but --drafter {self.drafter} does not use it: leave it out."
+            )
+        return self.drafter
+
+    def load_graph(self) -> Graph | None:
+        """The graph, where it is used; first, so that what is wrong with it is told before the teacher is loaded."""
+        from daari_mlx.share.find import load_graph
+
+        used = self.kind() in ("graph", "pair")
+        return load_graph(str(self.graph)) if used else None
+
+    def load(self, graph: Graph | None, teacher: Teacher, *, trust_remote_code: bool) -> Drafting:
+        """Who drafts for a teacher.
+
+        Args:
+            graph: as :meth:`load_graph` gave it.
+            teacher: who verifies.
+            trust_remote_code: of the draft model.
+
+        Raises:
+            DaariError: see :func:`daari_mlx.draft.model.model_drafter`; a graph of another teacher, for a pair.
+        """
+        from daari_mlx.decode.choose import lookup_drafter, pair_drafter
+        from daari_mlx.draft.model import model_drafter
+        from daari_mlx.graph.artifact import attach
+
+        kind, length = self.kind(), self.num_draft_tokens
+        drafter: Drafter | None = None
+        if kind in ("model", "pair"):
+            if graph is not None:
+                graph = attach(graph, teacher.model, teacher.tokenizer)
+            small = TeacherName(self.draft_model, trust_remote_code=trust_remote_code)
+            model = model_drafter(small.load(), teacher, length)
+            drafter = model if graph is None else pair_drafter(graph, model, teacher, length)
+        elif kind == "lookup":
+            drafter = lookup_drafter(teacher, length)
+        return Drafting(graph, drafter, length)

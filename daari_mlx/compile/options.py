@@ -1,0 +1,31 @@
+"""How states are taken, as one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from daari_mlx.ground.option import Option, number, whole
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractOptions:
+    """How states are taken; ``dimensions`` are those of the reduced states, ``seed`` orders the sequences."""
+
+    answers: Annotated[
+        Literal["reference", "teacher"],
+        Option("Learn from the answers in the data, or from the teacher's own to its prompts."),
+    ] = "reference"
+    max_tokens: Annotated[
+        int, number("The longest answer of the teacher, for --answers teacher.", 1, flags=("--max-tokens", "-m"))
+    ] = 256
+    layer: Annotated[
+        int | str,
+        Option(
+            "Whose states: final (what the head reads), a layer's, or auto: what drafts best on held-out answers.",
+            "final|auto|INDEX",
+            read=whole(None, "give final, auto, or the index of a layer", "final", "auto"),
+        ),
+    ] = "final"
+    seed: Annotated[int, number("The same data, seed, versions and threads give the same bytes.", 0, 2**32 - 1)] = 0
+    dimensions: int = 64

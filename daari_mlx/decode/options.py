@@ -1,0 +1,73 @@
+"""The options of an answer as records: how tokens are chosen, how long the answer may be, how the cache is kept.
+
+Names and defaults are mlx-lm's. A record is made once, where the options come in, and handed on whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from daari_mlx.ground.option import Option, number, unescaped, whole
+
+DraftLength = int | Literal["auto"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen from the teacher's probabilities; at temperature 0 it is the likeliest one."""
+
+    temp: Annotated[float, number("Sampling temperature.", 0.0)] = 0.0
+    top_p: Annotated[float, number("Sampling top-p.", 0.0, 1.0)] = 1.0
+    min_p: Annotated[float, number("Sampling min-p.", 0.0, 1.0)] = 0.0
+    top_k: Annotated[int, number("Sampling top-k; 0: all.", 0)] = 0
+    xtc_probability: Annotated[float, number("Probability of XTC sampling to happen each next token.", 0.0, 1.0)] = 0.0
+    xtc_threshold: Annotated[float, number("Probability that a token needs to be taken out by XTC.", 0.0, 0.5)] = 0.1
+    min_tokens_to_keep: Annotated[int, number("Minimum tokens to keep for min-p sampling.", 1)] = 1
+    seed: Annotated[int | None, number("Seed of the sampling.", 0, 2**64 - 1)] = None
+
+    def sampler(self, tokenizer: Any) -> Any:
+        """mlx-lm's sampler; the tokens that XTC spares are those that its ``generate`` chooses."""
+        from mlx_lm.sample_utils import make_sampler
+
+        return make_sampler(
+            **{name: value for name, value in vars(self).items() if name != "seed"},
+            xtc_special_tokens=tokenizer.encode("\n") + list(tokenizer.eos_token_ids),
+        )
+
+    def start(self) -> None:
+        """Seed MLX's random numbers; without a seed they stay random."""
+        if self.seed is not None:
+            import mlx.core as mx
+
+            mx.random.seed(self.seed)
+
+
+@dataclass(frozen=True)
+class Length:
+    """Where an answer ends, besides the teacher's own end token."""
+
+    max_tokens: Annotated[
+        int,
+        Option(
+            "Maximum number of tokens to generate; -1: no limit.",
+            "N",
+            ("--max-tokens", "-m"),
+            read=whole(1, "give at least 1, or -1 for no limit", -1),
+        ),
+    ] = 256
+    stop: Annotated[
+        list[str] | None,
+        Option("End the answer where this text would come; repeat it for several.", "TEXT", read=unescaped),
+    ] = None
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """How the prompt cache is made, filled and quantised."""
+
+    max_kv_size: Annotated[int | None, number("The most tokens that the KV cache holds.", 1)] = None
+    prefill_step_size: Annotated[int, number("Prompt tokens that one forward takes; smaller saves memory.", 1)] = 2048
+    kv_bits: Annotated[int | None, number("Bits of KV cache quantisation; none by default.", 1)] = None
+    kv_group_size: Annotated[int, number("Group size of KV cache quantisation.", 1)] = 64
+    quantized_kv_start: Annotated[int, number("With --kv-bits, the token from which the cache is quantised.", 0)] = 5000

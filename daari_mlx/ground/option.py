@@ -1,0 +1,68 @@
+"""What an option is to a person: its help, its bounds, and how its value is read from text.
+
+A record's field, or a command's parameter, carries it as ``Annotated[float, Option("Sampling temperature.", "N")]``.
+The command line is made from it; this module knows no framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Option:
+    """How one option is shown and read.
+
+    Attributes:
+        help: what it is, as a sentence.
+        value: what stands for its value, such as ``"FOLDER"``; None for a switch, or where its type lists the values.
+        flags: its names; none for ``--`` and the name of the field.
+        least, most: the bounds of a number; None for none.
+        read: from a text, or the default, to the value; raises ValueError with what to give instead.
+        shown: the default in words, where the value itself tells nothing.
+        by_place: whether it is an argument, told by its place and not by a name.
+    """
+
+    help: str
+    value: str | None = None
+    flags: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    read: Callable[[Any], Any] | None = None
+    shown: str | None = None
+    by_place: bool = False
+
+
+def number(help: str, least: float, most: float | None = None, flags: tuple[str, ...] = ()) -> Option:
+    """An option that takes a number from ``least`` on, up to ``most``."""
+    return Option(help, "N", flags, least, most)
+
+
+def whole(least: int | None, mend: str, *words: int | str) -> Callable[[Any], int | str]:
+    """What reads a whole number from ``least`` on, or one of ``words``.
+
+    Args:
+        least: None for any number.
+        mend: what to give instead, for what is neither.
+    """
+    known = {str(word): word for word in words}
+
+    def read(value: Any) -> int | str:
+        if str(value) in known:
+            return known[str(value)]
+        try:
+            number = int(value)
+        except ValueError as error:
+            raise ValueError(f"{value!r}: {mend}") from error
+        if least is not None and number < least:
+            raise ValueError(f"{number}: {mend}")
+        return number
+
+    return read
+
+
+def unescaped(text: str) -> str:
+    r"""``\n`` and ``\t`` taken as they are written in a shell."""
+    return text.replace("\\n", "\n").replace("\\t", "\t")
