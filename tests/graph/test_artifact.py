@@ -44,7 +44,7 @@ from daari_mlx.graph.exemplars import Exemplars
 from daari_mlx.graph.source import NAMES
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import load_arrays, save_arrays
-from daari_mlx.share.find import load_graph
+from daari_mlx.share.find import graph_of, load_graph
 from daari_mlx.teacher.fingerprint import fingerprint
 
 COUNTED = {"states": 100, "sequences": 5, "nodes": 12, "edges": 20, "steps": 30, "settings": {"answers": "teacher"}}
@@ -237,12 +237,12 @@ WRONG = {
 def test_a_graph_of_another_teacher_names_both_sides_and_the_mend(tmp_path: Path, name: str) -> None:
     ours = {**fingerprint(build("llama"), WORDS), "source": "the/first"}
     path = save_graph(random_graph(3, teacher=ours), tmp_path / "graph", COUNTED)
-    assert attach(path, build("llama"), WORDS).teacher == ours
+    assert attach(graph_of(path), build("llama"), WORDS).teacher == ours
     make, tokenizer, expected = WRONG[name]
     model = make()
     for graph in (path, str(path), load_graph(path)):
         with pytest.raises(DaariError, match=expected) as told:
-            attach(graph, model, tokenizer)
+            attach(graph_of(graph), model, tokenizer)
     loaded = fingerprint(model, tokenizer)
     for part in ("the/first", "graph:", "loaded:", loaded["weights"][:8], loaded["tokenizer"][:8], "daari-mlx compile"):
         assert part in str(told.value)
@@ -251,17 +251,17 @@ def test_a_graph_of_another_teacher_names_both_sides_and_the_mend(tmp_path: Path
 def test_quantising_after_attaching_is_seen(tmp_path: Path) -> None:
     model = build("llama")
     path = save_graph(random_graph(3, teacher=fingerprint(model, WORDS)), tmp_path / "graph", COUNTED)
-    attach(path, model, WORDS)
+    attach(graph_of(path), model, WORDS)
     nn.quantize(model, group_size=32, bits=4)
     with pytest.raises(DaariError, match="quantisation"):
-        attach(path, model, WORDS)
+        attach(graph_of(path), model, WORDS)
 
 
 def test_a_folder_is_read_again_after_it_changed(tmp_path: Path) -> None:
     """A server that attaches by path sees a graph that was compiled anew meanwhile."""
     teacher = fingerprint(build("llama"), WORDS)
     path = save_graph(random_graph(3, teacher=teacher), tmp_path / "graph", COUNTED)
-    first = attach(path, build("llama"), WORDS)
-    assert attach(path, build("llama"), WORDS) is first
+    first = attach(graph_of(path), build("llama"), WORDS)
+    assert attach(graph_of(path), build("llama"), WORDS) is first
     save_graph(random_graph(4, teacher=teacher), path, COUNTED)
-    np.testing.assert_array_equal(attach(path, build("llama"), WORDS).edge_token, random_graph(4).edge_token)
+    np.testing.assert_array_equal(attach(graph_of(path), build("llama"), WORDS).edge_token, random_graph(4).edge_token)

@@ -36,9 +36,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def quick_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time is measured: the tests ask what is chosen, given costs."""
-    for module in ("tier", "model_drafter.probe"):
+    for module in ("tier.make", "draft.model.probe"):
         monkeypatch.setattr(f"daari_mlx.{module}.cost_of", lambda _: Cost((1, 33), (1.0, 2.0)))
-    for module in ("tier", "model_drafter"):
+    for module in ("tier.make", "draft.model"):
         monkeypatch.setattr(f"daari_mlx.{module}.measure_draft_cost", lambda *_: 0.2)
 
 
