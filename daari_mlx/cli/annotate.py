@@ -12,7 +12,7 @@ import typer
 
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import refuse_unused, takes
-from daari_mlx.cli.options.names import DrafterName, RowsName, TeacherName
+from daari_mlx.cli.options.names import DrafterName, RowsName, SchemaName, TeacherName
 from daari_mlx.decode.options import Length, Sampling
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, number
@@ -35,7 +35,8 @@ JsonLines = Annotated[
 
 @takes(
     "model graph data idx prompt draft_model drafter adapter_path trust_remote_code split skip_bad_rows system_prompt "
-    "chat_template_config max_tokens num_draft_tokens temp top_p top_k seed json_schema stop no_color as_json",
+    "chat_template_config max_tokens num_draft_tokens temp top_p top_k seed json_schema json_whitespace stop no_color "
+    "as_json",
     data=None,
     split="test",
     max_tokens=100,
@@ -47,10 +48,10 @@ def annotate(
     drafter_name: DrafterName,
     length: Length,
     sampling: Sampling,
+    schema_name: SchemaName,
     idx: Annotated[int, number("Which good row of --data, from 0.", 0)] = 0,
     prompt: MaybePrompt = None,
     system_prompt: words.SystemPrompt = None,
-    json_schema: words.JsonSchema = None,
     no_color: Annotated[bool, Option("No colours; there are none in a pipe or with NO_COLOR.")] = False,
     as_json: JsonLines = False,
 ) -> None:
@@ -72,7 +73,7 @@ def annotate(
     graph = drafter_name.load_graph()
     text = None if prompt is None else prompts.read_prompt(prompt)
     teacher = teacher_name.load()
-    processors = words.make_processors(teacher.tokenizer, json_schema)
+    processors = schema_name.load(teacher.tokenizer)
     if text is None:
         asked = _row(rows_name, idx, teacher)
     else:

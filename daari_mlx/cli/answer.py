@@ -9,7 +9,7 @@ import typer
 
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import takes
-from daari_mlx.cli.options.names import DrafterName, TeacherName
+from daari_mlx.cli.options.names import DrafterName, SchemaName, TeacherName
 from daari_mlx.cli.options.values import read_truth
 from daari_mlx.decode.options import CacheOptions, Length, Sampling
 from daari_mlx.ground.errors import DaariError
@@ -25,7 +25,8 @@ Verbose = Annotated[bool, Option("Stream the text and print figures, or only the
 @takes(
     "model graph draft_model drafter prompt adapter_path trust_remote_code extra_eos_token stop system_prompt "
     "prefill_response max_tokens num_draft_tokens sampling ignore_chat_template chat_template_config json_schema "
-    "verbose max_kv_size prefill_step_size prompt_cache_file kv_bits kv_group_size quantized_kv_start as_json",
+    "json_whitespace verbose max_kv_size prefill_step_size prompt_cache_file kv_bits kv_group_size quantized_kv_start "
+    "as_json",
     model=None,
     max_tokens=100,  # mlx-lm's
 )
@@ -36,6 +37,7 @@ def generate(
     length: Length,
     sampling: Sampling,
     cache: CacheOptions,
+    schema_name: SchemaName,
     prompt: Prompt = "hello",
     extra_eos_token: words.ExtraEos = None,
     system_prompt: words.SystemPrompt = None,
@@ -44,7 +46,6 @@ def generate(
     ] = None,
     ignore_chat_template: Annotated[bool, Option("Use the raw prompt without the tokenizer's chat template.")] = False,
     chat_template_config: words.ChatTemplateConfig = None,
-    json_schema: words.JsonSchema = None,
     verbose: Verbose = True,
     prompt_cache_file: Annotated[str | None, Option("A prompt cache that mlx_lm.cache_prompt saved.", "FILE")] = None,
     as_json: words.Json = False,
@@ -68,7 +69,7 @@ def generate(
     text = prompts.read_prompt(prompt)
     teacher = teacher_name.load()
     words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
-    processors = words.make_processors(teacher.tokenizer, json_schema)
+    processors = schema_name.load(teacher.tokenizer)
     ids = prompts.encode(
         teacher.tokenizer,
         text,
@@ -89,6 +90,7 @@ def generate(
             sampler=sampling.sampler(teacher.tokenizer),
             logits_processors=processors,
             prompt_progress_callback=progress,
+            begun=prefill_response or "",
             **drafting.options(),
             **asdict(length),
             **asdict(cache),
@@ -98,7 +100,7 @@ def generate(
 
 @takes(
     "model graph draft_model drafter adapter_path trust_remote_code extra_eos_token stop system_prompt max_tokens "
-    "num_draft_tokens sampling chat_template_config json_schema cache",
+    "num_draft_tokens sampling chat_template_config json_schema json_whitespace cache",
     seed=0,
 )
 def chat(
@@ -107,10 +109,10 @@ def chat(
     length: Length,
     sampling: Sampling,
     cache: CacheOptions,
+    schema_name: SchemaName,
     extra_eos_token: words.ExtraEos = None,
     system_prompt: words.SystemPrompt = None,
     chat_template_config: words.ChatTemplateConfig = None,
-    json_schema: words.JsonSchema = None,
 ) -> None:
     """Chat in the terminal; /help there lists its commands. A turn reads only its new tokens: the cache keeps the rest.
 
@@ -138,6 +140,6 @@ def chat(
         title=title(teacher.source, teacher.adapter_path, kind, named, teacher.context_length),
         chat_template_config=chat_template_config,
         sampler=sampling.sampler(teacher.tokenizer),
-        logits_processors=words.make_processors(teacher.tokenizer, json_schema),
+        logits_processors=schema_name.load(teacher.tokenizer),
         **of_answer,
     )

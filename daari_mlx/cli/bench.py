@@ -10,17 +10,17 @@ import typer
 
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import refuse_unused, takes
-from daari_mlx.cli.options.names import DrafterName, RowsName, TeacherName
+from daari_mlx.cli.options.names import DrafterName, RowsName, SchemaName, TeacherName
 from daari_mlx.decode.options import Length
 from daari_mlx.ground.option import Option, number, whole
 from daari_mlx.ground.regular import check_new_file
 from daari_mlx.show import report
 
 NOT_OF_A_REPLAY = (
-    "adapter_path trust_remote_code num_draft_tokens json_schema seed number max_tokens split skip_bad_rows "
-    "chat_template_config stream_layer"
+    "adapter_path trust_remote_code num_draft_tokens json_schema json_whitespace seed number max_tokens split "
+    "skip_bad_rows chat_template_config stream_layer"
 )
-OF_FIGURES = "graph draft_model drafter num_draft_tokens json_schema allow_overlap seed out as_json"
+OF_FIGURES = "graph draft_model drafter num_draft_tokens json_schema json_whitespace allow_overlap seed out as_json"
 
 BenchDrafter = Annotated[
     Literal["graph", "model", "pair", "lookup", "none", "edge", "suffix", "recycling", "oracle", "all"] | None,
@@ -49,8 +49,8 @@ StreamLayers = Annotated[
 
 @takes(
     "model data graph draft_model drafter number adapter_path trust_remote_code max_tokens num_draft_tokens split "
-    "skip_bad_rows chat_template_config json_schema allow_overlap seed replay device save_streams stream_layer out "
-    "as_json",
+    "skip_bad_rows chat_template_config json_schema json_whitespace allow_overlap seed replay device save_streams "
+    "stream_layer out as_json",
     model=None,
     data=None,
     split="test",
@@ -61,9 +61,9 @@ def bench(
     rows_name: RowsName,
     drafter_name: DrafterName,
     length: Length,
+    schema_name: SchemaName,
     drafter: BenchDrafter = None,
     number: words.Number = 30,
-    json_schema: words.JsonSchema = None,
     allow_overlap: Annotated[bool, Option("Take prompts that the graph was compiled from; the record tells.")] = False,
     seed: Annotated[int, number("Seed of MLX's random numbers, set anew before each answer.", 0, 2**32 - 1)] = 0,
     replay: Replay = None,
@@ -105,7 +105,7 @@ def bench(
         )
     graph = drafter_name.load_graph()
     teacher = teacher_name.load()
-    processors = words.make_processors(teacher.tokenizer, json_schema)
+    processors = schema_name.load(teacher.tokenizer)
     rows = rows_name.read(read_prompts, teacher, limit=number)
     if save_streams is not None:
         from daari_mlx.measure.streams import record as record_streams

@@ -13,6 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from daari_mlx.decode.begun import Begun, processors_for
 from daari_mlx.decode.choose import choose_drafter
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.loop import generate_step
@@ -58,6 +59,7 @@ def stream_generate(
     prompt_progress_callback: Any = None,
     stream: Any = None,
     stop: str | list[str] | None = None,
+    begun: Begun = 0,
     **unknown: Any,
 ) -> Generator[GenerationResponse, None, None]:
     """Stream an answer: the same tokens as ``mlx_lm.stream_generate``, several a teacher forward.
@@ -77,6 +79,8 @@ def stream_generate(
         earlier: the tokens that ``prompt_cache`` holds, where they are known: drafters that read the text read them.
         stop: texts that end the answer where it first holds one of them; the stop itself is not among the text, the
             token that completes it is the last one. Text that may begin a stop comes once that is decided.
+        begun: how much of the prompt's end is the beginning of the answer, so many tokens or this text: a grammar
+            goes on behind it. It has to be told: by default the answer begins with its first new token.
         The others are mlx-lm's.
 
     Yields:
@@ -105,10 +109,11 @@ def stream_generate(
     cache = prompt_cache if prompt_cache is not None else new_cache(model, max_kv_size)
     check_kv_quantisation(model, cache, kv_bits, kv_group_size)
     chosen, tap = choose_drafter(model, tokenizer, cache, statistics, known, drafter, num_draft_tokens)
+    ids = encode_prompt(tokenizer, prompt)
     options = Options(
         max_tokens=max_tokens,
         sampler=None if sampler is greedy_sampler else sampler,
-        logits_processors=logits_processors,
+        logits_processors=processors_for(logits_processors, ids, earlier, begun),
         prefill_step_size=prefill_step_size,
         kv_bits=kv_bits,
         kv_group_size=kv_group_size,
@@ -118,7 +123,6 @@ def stream_generate(
         blocks_until=blocks_until(model),
         stream=stream,
     )
-    ids = encode_prompt(tokenizer, prompt)
     if chosen is not None:
         statistics.drafting_off = options.ends_drafting(cached_tokens(cache) + len(ids) - 1)
         chosen = chosen if statistics.drafting_off is None else None

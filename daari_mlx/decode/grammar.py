@@ -1,12 +1,11 @@
 """JSON schemas as logits processors: the teacher can only say what the schema allows, with drafting on or off.
 
-The automaton is llguidance's. Where an answer stands in it is read off the tokens that the processor is shown, never
-counted: rows that were rejected, answers that were closed and the next prompt need no telling.
+The automaton is llguidance's. Where an answer stands in it is read off the tokens that are shown, never counted: rows
+that were rejected and answers that were closed need no telling. Where the answer begins is told, never guessed.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -14,78 +13,214 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 import numpy as np
 
+from daari_mlx.decode.begun import Begun, split_begun
+from daari_mlx.decode.schema import Whitespace, grammar_of, refusal
+from daari_mlx.decode.thinking import Opening, Thinking, refuse_unknown_block, thinking_of
 from daari_mlx.ground.errors import DaariError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-# llguidance allows white space without end between two words, and small teachers like to go on with it
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
+TAIL = 24  # tokens of a prompt's end that are read for a mark that opens a think block
+
+Bits = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def json_schema_processor(tokenizer: Any, schema: dict[str, Any] | str) -> GrammarProcessor:
+def json_schema_processor(
+    tokenizer: Any, schema: dict[str, Any] | str, whitespace: Whitespace = "compact"
+) -> GrammarProcessor:
     """A logits processor under which answers are JSON that follows a schema, for mlx-lm's loops and for ours.
+
+    A reasoning model thinks first, and freely: where the prompt leaves a think block open, or the model opens one with
+    its first token, the schema holds from behind that block on.
 
     Args:
         tokenizer: as ``mlx_lm.load`` gives it, or one of transformers' fast tokenizers.
         schema: a JSON schema, or its JSON text.
+        whitespace: see :func:`daari_mlx.decode.schema.grammar_of`.
 
     Raises:
-        DaariError: llguidance is missing, the tokenizer has no fast form, or the schema is invalid or uses what
-            llguidance does not know.
+        DaariError: llguidance is missing, the tokenizer has no fast form, the schema is invalid, or llguidance cannot
+            follow it.
     """
     try:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
     except ImportError as error:
         raise DaariError(
             "JSON schemas need llguidance, which is not installed: pip install 'daari-mlx[grammar]'"
         ) from error
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    text = schema if isinstance(schema, str) else json.dumps(schema)
     wrapper = tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)
     fast = wrapper._tokenizer
     vocabulary = _vocabulary(fast, len(fast), tuple(sorted(wrapper.eos_token_ids)))
-    try:
-        grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": WHITESPACE})
-        matcher = LLMatcher(vocabulary, grammar, log_level=0)
-        wrong = matcher.get_error() if matcher.is_error() else ""
-    except ValueError as error:
-        wrong = str(error)
-    if wrong:
-        raise DaariError(
-            f"Answers cannot be held to this JSON schema: {' '.join(wrong.split())[:300]}. Change the schema."
-        )
-    return GrammarProcessor(vocabulary, grammar)
+    grammar = grammar_of(schema, whitespace)
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    matcher.compute_bitmask()  # what no token at all can follow is found here
+    if matcher.is_error():
+        raise refusal(matcher.get_error())
+    return GrammarProcessor(vocabulary, matcher, thinking_of(wrapper))
 
 
 class GrammarProcessor:
-    """Forbids every token that the grammar does not allow next; an end token is allowed exactly where it accepts.
+    """A grammar for the answers of one tokenizer; :meth:`for_answer` gives the processor of one answer.
 
-    It is an ordinary mlx-lm processor and a :class:`daari_mlx.teacher.judge.BlockProcessor`. The first tokens that it
-    is shown are a prompt; tokens that begin with that prompt and go on with a beginning of an answer stand within that
-    answer; all others are a new prompt. One processor serves one answer at a time.
+    In mlx-lm's own loop it is an ordinary processor: there the tokens that it is first shown are a prompt, tokens with
+    just one more than it was shown last are the next of that answer, and all others are a new prompt.
 
     Args:
         vocabulary: the tokens' bytes, and which tokens end an answer.
-        grammar: in llguidance's own form.
+        matcher: the grammar's, at its beginning; it stays there.
+        thinking: the marks of the model's think blocks.
     """
 
-    def __init__(self, vocabulary: LLTokenizer, grammar: str) -> None:
-        self._vocabulary, self._grammar = vocabulary, grammar
-        self._ends = frozenset(vocabulary.eos_tokens)
-        self._matcher = self._new_matcher()
-        self._prompt: list[int] | None = None
-        self._answer: list[int] | None = []  # the tokens that the matcher has taken; None while it moves
-        self._ended = False  # an end token came behind them
+    def __init__(self, vocabulary: LLTokenizer, matcher: LLMatcher, thinking: Thinking) -> None:
+        self.vocabulary, self.matcher, self.thinking = vocabulary, matcher, thinking
+        self._shown: list[int] = []
+        self._answer: AnswerGrammar | None = None
+
+    def for_answer(self, prompt: list[int], *, earlier: Sequence[int] = (), begun: Begun = 0) -> AnswerGrammar:
+        """The processor of the answer to a prompt: what it does depends on these arguments and the tokens alone.
+
+        Args:
+            prompt: what the histories will begin with.
+            earlier: what stands before the prompt (in a prompt cache), as far as it is known.
+            begun: how much of the prompt's end is the beginning of the answer: so many tokens, or this text.
+
+        Raises:
+            DaariError: the prompt does not end so, what was begun does not follow the schema, or it cannot be known
+                where thinking ends.
+        """
+        before, said = split_begun(self.vocabulary, [*earlier, *prompt], begun)
+        opening = self.thinking.opening(before)
+        text = self.vocabulary.decode_bytes(before[-TAIL:]).decode("utf-8", "replace")
+        refuse_unknown_block(text, opening)
+        return AnswerGrammar(self.vocabulary, self.matcher.deep_copy(), opening, said, len(prompt))
 
     def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
         """mlx-lm's call: ``tokens`` is ``(n,)``, ``logits`` ``(1, V)``; forbidden tokens come out at -inf."""
-        return self.process_rows([int(t) for t in tokens.tolist()], [], logits)  # type: ignore[union-attr, arg-type]
+        history = _ids(tokens)
+        if self._answer is None or history[:-1] != self._shown:
+            self._answer = self.for_answer(history)
+        self._shown = history
+        return self._answer.process_rows(history, [], logits)
+
+
+class AnswerGrammar:
+    """Forbids every token that the grammar does not allow next; an end token is allowed exactly where it accepts.
+
+    It is an ordinary mlx-lm processor and a :class:`daari_mlx.teacher.judge.BlockProcessor`, for one answer.
+
+    Args:
+        vocabulary: the tokens' bytes, and which tokens end an answer.
+        matcher: a grammar's, at its beginning; it is moved here and by nobody else.
+        opening: what may come before the grammar holds.
+        begun: the tokens of the answer that the prompt ends with.
+        prompt_tokens: how many tokens of a history are the prompt.
+    """
+
+    def __init__(
+        self, vocabulary: LLTokenizer, matcher: LLMatcher, opening: Opening, begun: list[int], prompt_tokens: int
+    ) -> None:
+        self._size, self._ends = vocabulary.vocab_size, frozenset(vocabulary.eos_tokens)
+        self._fresh, self._matcher = matcher, matcher.deep_copy()
+        self._opening, self._begun, self._prompt_tokens = opening, begun, prompt_tokens
+        self._taken: list[int] | None = []  # the tokens that the matcher has taken; None while it moves
+        self._ended = False  # an end token came behind them
+        if not self._seek(begun):
+            raise DaariError(
+                f"The answer that the prompt begins with, {vocabulary.decode_str(begun)!r}, does not follow the JSON "
+                "schema: change one of them (white space counts)."
+            )
+
+    def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
+        """mlx-lm's call: ``tokens`` is ``(n,)``, ``logits`` ``(1, V)``; forbidden tokens come out at -inf."""
+        return self.process_rows(_ids(tokens), [], logits)
 
     def allowed(self, history: list[int], draft: list[int]) -> int:
-        """How many leading draft tokens may follow ``history``, none behind an end token."""
-        self._seek(history)
+        """How many leading draft tokens may follow ``history``; none that is no token, none behind an end token."""
+        answer = self._said(history)
+        known = next((row for row, token in enumerate(draft) if not 0 <= token < self._size), len(draft))
+        for row, token in enumerate(draft[:known]):
+            place = self._opening.place(answer + draft[:row])
+            if place.thinking and token in self._ends:
+                return row
+            if not place.thinking and token not in place.also:
+                self._stand(answer + draft[:row])
+                return row + self._allowed_json(draft[row:known])
+        return known
+
+    def process_rows(self, history: list[int], draft: list[int], logits: mx.array) -> mx.array:
+        """``logits`` of shape ``(len(draft) + 1, V)``: row i follows ``history + draft[:i]``; the draft is allowed."""
+        answer = self._said(history)
+        width = logits.shape[-1]
+        rows: list[Bits] = []
+        while len(rows) <= len(draft):
+            said = answer + draft[: len(rows)]
+            place = self._opening.place(said)
+            if place.thinking:
+                row = np.ones((1, width), np.bool_)
+                row[0, [end for end in self._ends if end < width]] = False
+            else:
+                self._stand(said)
+                row = self._masks([] if place.also else draft[len(rows) :], width)
+                row[0, list(place.also)] = True
+            rows += list(row)
+        allowed = mx.array(np.stack(rows))
+        return mx.where(allowed, logits, mx.array(-mx.inf, dtype=logits.dtype))
+
+    def forced(self, history: list[int]) -> list[int]:
+        """The tokens that the grammar leaves no choice in behind ``history``, as the tokenizer would write them.
+
+        The teacher may cut the same text into other tokens: they are a draft, to be verified as any other.
+        """
+        answer = self._said(history)
+        place = self._opening.place(answer)
+        if place.thinking or place.also:
+            return []
+        self._stand(answer)
+        if self._ended:
+            return []
+        if self._matcher.is_stopped() and len(self._ends) == 1:
+            return list(self._ends)
+        tokens = self._matcher.compute_ff_tokens()
+        self._check()
+        return tokens
+
+    def _said(self, history: list[int]) -> list[int]:
+        return self._begun + history[self._prompt_tokens :]
+
+    def _stand(self, answer: list[int]) -> None:
+        """Bring the matcher behind ``answer``, which is out of its think block and follows the grammar."""
+        if not self._seek(answer):
+            raise DaariError(
+                "The answer so far does not follow the JSON schema: another processor or sampler broke it."
+            )
+
+    def _seek(self, answer: list[int]) -> bool:
+        """Bring the matcher behind the grammar's part of ``answer``; False where the grammar forbids a token of it."""
+        place = self._opening.place(answer)
+        return self._follow(answer[place.lead :])
+
+    def _follow(self, tokens: list[int]) -> bool:
+        """Bring the matcher behind ``tokens``; False where the grammar forbids one of them."""
+        from mlx_lm.utils import common_prefix_len
+
+        length = _first(tokens, self._ends)
+        answer, tail = tokens[:length], tokens[length:]
+        known, self._taken = self._taken, None  # an interrupt while it moves costs a new matcher, no more
+        if known is None:
+            self._matcher, known = self._fresh.deep_copy(), []
+        shared = common_prefix_len(known, answer)
+        if shared < len(known):
+            self._matcher.rollback(len(known) - shared)
+        inside = next((at for at, token in enumerate(answer) if not 0 <= token < self._size), length)
+        taken = shared + self._matcher.try_consume_tokens(answer[shared:inside])
+        self._check()
+        self._taken, self._ended = answer[:taken], bool(tail)
+        return taken == length and (not tail or (self._ends.issuperset(tail) and self._matcher.is_accepting()))
+
+    def _allowed_json(self, draft: list[int]) -> int:
         if self._ended:
             return 0
         length = _first(draft, self._ends)
@@ -94,88 +229,47 @@ class GrammarProcessor:
             return count
         return length + self._accepts_after(draft[:length])
 
-    def process_rows(self, history: list[int], draft: list[int], logits: mx.array) -> mx.array:
-        """``logits`` of shape ``(len(draft) + 1, V)``: row i follows ``history + draft[:i]``; the draft is allowed."""
-        self._seek(history)
-        masks = self._masks(draft)
-        width = logits.shape[-1]
-        bits = np.unpackbits(masks.view(np.uint8), axis=1, count=min(width, masks.shape[1] * 32), bitorder="little")
-        if bits.shape[1] < width:  # a head wider than the tokenizer
-            bits = np.pad(bits, ((0, 0), (0, width - bits.shape[1])))
-        return mx.where(mx.array(bits.view(np.bool_)), logits, mx.array(-mx.inf, dtype=logits.dtype))
-
-    def _seek(self, history: list[int]) -> None:
-        """Bring the matcher to where ``history`` ends."""
-        length = -1 if self._prompt is None else len(self._prompt)
-        if length < 0 or history[:length] != self._prompt or not self._follow(history[length:]):
-            self._prompt = list(history)
-            self._follow([])
-
-    def _follow(self, tokens: list[int]) -> bool:
-        """Bring the matcher behind ``tokens`` of an answer; False where the grammar forbids one of them."""
-        from mlx_lm.utils import common_prefix_len
-
-        length = _first(tokens, self._ends)
-        answer, tail = tokens[:length], tokens[length:]
-        known, self._answer = self._answer, None  # an interrupt while it moves costs a new matcher, no more
-        if known is None:
-            self._matcher, known = self._new_matcher(), []
-        shared = common_prefix_len(known, answer)
-        if shared < len(known):
-            self._matcher.rollback(len(known) - shared)
-        taken = shared + self._matcher.try_consume_tokens(answer[shared:])
-        self._check()
-        self._answer, self._ended = answer[:taken], bool(tail)
-        return taken == length and (not tail or (self._ends.issuperset(tail) and self._matcher.is_accepting()))
-
-    def _masks(self, draft: list[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """``(len(draft) + 1, words)`` bits of the allowed tokens; the matcher stands afterwards where it stood."""
+    def _masks(self, draft: list[int], width: int) -> Bits:
+        """``(len(draft) + 1, width)``: which tokens are allowed; the matcher stands afterwards where it stood."""
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-        masks = allocate_token_bitmask(len(draft) + 1, self._vocabulary.vocab_size)
+        masks = allocate_token_bitmask(len(draft) + 1, self._size)
         length = 0 if self._ended else _first(draft, self._ends)
         rows = 0 if self._ended else length + 1
-        known, self._answer = self._answer, None
+        known, self._taken = self._taken, None
         for row in range(rows):
             fill_next_token_bitmask(self._matcher, masks, row)
             if row < length and not self._matcher.consume_token(draft[row]):
                 raise ValueError(f"The draft's token {row} is forbidden: cut the draft to what allowed() says.")
         if length:
             self._matcher.rollback(length)
-        self._answer = known
+        self._taken = known
         self._check()
-        masks[rows:] = self._end_mask()
-        if not masks.any(axis=1).all():
+        bits = np.unpackbits(masks.view(np.uint8), axis=1, count=self._size, bitorder="little").view(np.bool_)
+        bits[rows:] = False
+        bits[rows:, list(self._ends)] = True
+        if not bits.any(axis=1).all():
             raise DaariError(
                 "The JSON schema leaves no token to go on with: this tokenizer cannot spell what it asks for."
             )
-        return masks
-
-    def _end_mask(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        bits = np.zeros((self._vocabulary.vocab_size + 31) // 32 * 32, np.uint8)
-        bits[list(self._ends)] = 1
-        return np.packbits(bits, bitorder="little").view(np.int32)
+        # a head may be narrower than the tokenizer, or wider: what is no token is never allowed
+        return np.pad(bits[:, :width], ((0, 0), (0, max(0, width - self._size))))
 
     def _accepts_after(self, tokens: list[int]) -> bool:
         """Whether the answer may end behind these allowed tokens."""
-        known, self._answer = self._answer, None
+        known, self._taken = self._taken, None
         self._matcher.consume_tokens(tokens)
         accepts = self._matcher.is_accepting()
         if tokens:
             self._matcher.rollback(len(tokens))
-        self._answer = known
+        self._taken = known
         self._check()
         return accepts
-
-    def _new_matcher(self) -> LLMatcher:
-        from llguidance import LLMatcher
-
-        return LLMatcher(self._vocabulary, self._grammar, log_level=0)
 
     def _check(self) -> None:
         """Raise where llguidance gave up, as on a grammar that grows beyond its limits."""
         if self._matcher.is_error():
-            self._answer = None
+            self._taken = None
             found = " ".join(self._matcher.get_error().split())[:300]
             raise DaariError(f"The JSON schema cannot be followed any further: {found}. Simplify it.")
 
@@ -196,3 +290,7 @@ def _vocabulary(tokenizer: Any, size: int, ends: tuple[int, ...]) -> LLTokenizer
 def _first(tokens: Sequence[int], ends: frozenset[int]) -> int:
     """Where the first end token lies; the length where there is none."""
     return next((index for index, token in enumerate(tokens) if token in ends), len(tokens))
+
+
+def _ids(tokens: mx.array) -> list[int]:
+    return [int(token) for token in tokens.tolist()]  # type: ignore[union-attr, arg-type]

@@ -74,7 +74,8 @@ def run_bench(
         drafter: any other drafter, in place of a graph; one that uses this graph too is given with it.
         max_tokens: the longest answer; -1 for no limit.
         num_draft_tokens: see :func:`daari_mlx.stream_generate`.
-        logits_processors: for both arms, so what they do may depend on nothing but the tokens that they are shown.
+        logits_processors: for both arms, so what they do may depend on nothing but the tokens that they are shown, and
+            where an answer begins.
         allow_overlap: take prompts that the graph was compiled from as well; the record says how many.
         seed: of MLX's random numbers, set anew before each answer.
         warmup: how many of the prompts both arms decode first, uncounted.

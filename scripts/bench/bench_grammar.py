@@ -53,8 +53,12 @@ SCHEMAS = {"demo": DEMO, "sms": SMS}
 class Timed:
     """A grammar whose own time is added up."""
 
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.seconds = inner, 0.0
+    def __init__(self, grammar: Any) -> None:
+        self.grammar, self.inner, self.seconds = grammar, grammar, 0.0
+
+    def for_answer(self, prompt: list[int], **where: Any) -> Timed:
+        self.inner = self._timed(self.grammar.for_answer, prompt, **where)
+        return self
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
         return self._timed(self.inner, tokens, logits)
@@ -65,10 +69,10 @@ class Timed:
     def process_rows(self, history: list[int], draft: list[int], logits: Any) -> Any:
         return self._timed(self.inner.process_rows, history, draft, logits)
 
-    def _timed(self, call: Any, *args: Any) -> Any:
+    def _timed(self, call: Any, *args: Any, **named: Any) -> Any:
         start = perf_counter()
         try:
-            return call(*args)
+            return call(*args, **named)
         finally:
             self.seconds += perf_counter() - start
 

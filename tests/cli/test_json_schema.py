@@ -57,7 +57,7 @@ def test_the_end_is_allowed_exactly_where_the_grammar_accepts(compiled: Compiled
     prompt = [1, 40, 41]
 
     def open_after(processor: Any, text: list[int]) -> set[int]:
-        row = processor(mx.array(prompt + text), logits)
+        row = processor.for_answer(prompt)(mx.array(prompt + text), logits)
         return set(np.nonzero(np.array(row[0]) == 0)[0].tolist())
 
     digits = {encode(d)[-1] for d in "0123456789"}
@@ -65,6 +65,7 @@ def test_the_end_is_allowed_exactly_where_the_grammar_accepts(compiled: Compiled
     after = open_after(number, encode("1"))
     assert EOS in after and digits <= after
     assert open_after(number, [*encode("12"), EOS]) == {EOS} == open_after(number, [*encode("12"), EOS, EOS])
+    number = number.for_answer(prompt)
     assert number.allowed([*prompt, *encode("1")], [*encode("2"), EOS, EOS]) == 2, "nothing behind the end"
     assert number.allowed(prompt, [EOS]) == 0
     assert number.allowed([*prompt, *encode("1"), EOS], [EOS]) == 0
@@ -81,8 +82,9 @@ def test_several_ends_and_a_head_wider_than_the_tokenizer(compiled: Compiled, ti
     tokenizer.add_eos_token(str(1))
     processor = json_schema_processor(tokenizer, {"type": "integer"})
     for width in (600, 640, 700):
-        processor(mx.array([5]), mx.zeros((1, width)))
-        row = processor(mx.array([5, *tokenizer.encode("7", add_special_tokens=False)]), mx.zeros((1, width)))
+        row = processor.for_answer([5])(
+            mx.array([5, *tokenizer.encode("7", add_special_tokens=False)]), mx.zeros((1, width))
+        )
         assert row.shape == (1, width)
         values = np.array(row[0])
         assert values[1] == 0 and values[2] == 0 and np.isneginf(values[3])
@@ -90,11 +92,22 @@ def test_several_ends_and_a_head_wider_than_the_tokenizer(compiled: Compiled, ti
     assert json_schema_processor(tokenizer, HABIT)(mx.array([5]), mx.zeros((1, 640), mx.bfloat16)).dtype == mx.bfloat16
 
 
-def test_white_space_ends(compiled: Compiled) -> None:
+def test_white_space(compiled: Compiled) -> None:
+    """None by default; one space where json.dumps has it; or any, but not for ever."""
     tokenizer = compiled.teacher.tokenizer
-    processor = json_schema_processor(tokenizer, HABIT)
     start, blank = tokenizer.encode("{", add_special_tokens=False), tokenizer.encode("\n", add_special_tokens=False)
-    assert processor.allowed([5], [*start, *blank * 100]) == 41
+    written = {"compact": json.dumps({"n": [1, 2]}, separators=(",", ":")), "spaced": json.dumps({"n": [1, 2]})}
+    written["any"] = '{ "n":\n[1 , 2 ]}'
+    ids = {form: tokenizer.encode(text, add_special_tokens=False) for form, text in written.items()}
+    schema = record(n={"type": "array", "items": {"type": "integer"}})
+    taken = {"compact": {"compact"}, "spaced": {"spaced"}, "any": set(written)}
+    for form in written:
+        answer = json_schema_processor(tokenizer, schema, form).for_answer([5])
+        assert {name for name, text in ids.items() if answer.allowed([5], text) == len(text)} == taken[form]
+        assert answer.allowed([5], [*start, *blank * 100]) == (41 if form == "any" else 1)
+    assert json_schema_processor(tokenizer, schema).for_answer([5]).allowed([5], ids["compact"]) == len(ids["compact"])
+    with pytest.raises(DaariError, match="compact, spaced, any"):
+        json_schema_processor(tokenizer, schema, "loose")
 
 
 def test_what_cannot_be_followed_is_told(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +181,15 @@ def test_bench_holds_both_arms(compiled: Compiled, tiny_teacher_path: Path, tmp_
     assert result.exit_code == 0, (result.stdout, result.stderr, result.exception)
     found = json.loads(result.stdout)
     assert found["logits_processors"] == ["GrammarProcessor"] and found["identity"]["identical"] == 2
+
+
+def test_white_space_is_chosen_for_a_schema(compiled: Compiled, tiny_teacher_path: Path) -> None:
+    common = ("generate", "--model", tiny_teacher_path, "--verbose", "False", "--max-tokens", 300, "--prompt", "Free")
+    result = run(*common, "--json-schema", json.dumps(CONTRARY), "--json-whitespace", "spaced")
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert is_contrary(result.stdout) and result.stdout.strip() == json.dumps(json.loads(result.stdout))
+    result = run(*common, "--json-whitespace", "spaced")
+    assert result.exit_code == 1 and "--json-schema" in result.stderr
 
 
 @pytest.mark.parametrize(

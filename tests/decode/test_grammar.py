@@ -15,12 +15,12 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
 from daari_mlx import stream_generate
-from daari_mlx.decode.grammar import GrammarProcessor, json_schema_processor
+from daari_mlx.decode.grammar import AnswerGrammar, json_schema_processor
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.teacher.judge import BlockProcessor
 
 EOS = 2
-LONGEST = 700  # a teacher made to say what it never learnt may fill all the white space it is allowed
+LONGEST = 300
 
 
 def record(**properties: Any) -> dict[str, Any]:
@@ -70,6 +70,10 @@ class Logged:
 
 class LoggedBlocks(Logged):
     """The same for blocks: a block is as many calls as it has rows."""
+
+    def for_answer(self, prompt: list[int], **where: Any) -> LoggedBlocks:
+        self.inner = self.inner.for_answer(prompt, **where)
+        return self
 
     def allowed(self, history: list[int], draft: list[int]) -> int:
         return self.inner.allowed(history, draft)
@@ -246,17 +250,17 @@ def test_an_exception_leaves_processor_and_cache_exact(
     processor = json_schema_processor(teacher.tokenizer, HABIT)
     expected = plain(compiled, prompt, processor)
 
-    class Failing(GrammarProcessor):
+    class Failing(AnswerGrammar):
         calls = 0
 
-        def _masks(self, draft: list[int]) -> Any:
+        def _masks(self, draft: list[int], width: int) -> Any:
             Failing.calls += 1
             if Failing.calls == 4 and failing != "allowed":
-                known, self._answer = self._answer, None
+                known, self._taken = self._taken, None
                 assert known is not None
                 self._matcher.try_consume_tokens(draft[:1])
                 raise KeyboardInterrupt
-            return super()._masks(draft)
+            return super()._masks(draft, width)
 
         def allowed(self, history: list[int], draft: list[int]) -> int:
             if Failing.calls == 3 and failing == "allowed":
@@ -264,7 +268,8 @@ def test_an_exception_leaves_processor_and_cache_exact(
                 raise KeyboardInterrupt
             return super().allowed(history, draft)
 
-    broken = Failing(processor._vocabulary, processor._grammar)
+    whole = processor.for_answer(prompt)
+    broken = Failing(processor.vocabulary, processor.matcher.deep_copy(), whole._opening, [], len(prompt))
     others = make_logits_processors(logit_bias={5: 0.0}) if failing == "__call__" else []
     cache = make_prompt_cache(teacher.model)
     steps = stream_generate(
@@ -280,10 +285,12 @@ def test_an_exception_leaves_processor_and_cache_exact(
         list(steps)
     emitted = expected[: cache[0].offset - len(prompt)]
     assert cache[0].offset > len(prompt)
-    found, _ = ours(compiled, prompt + emitted, broken, drafter=Oracle(prompt + expected, 3))
-    assert found == expected[len(emitted) :], "the answer goes on where it stood"
-    found, _ = ours(compiled, prompt, broken, drafter=Oracle(prompt + expected, 3))
-    assert found == expected
+    for one in (broken, processor):
+        options = {"drafter": Oracle(prompt + expected, 3), "begun": len(emitted)}
+        found, _ = ours(compiled, prompt + emitted, one, **options)
+        assert found == expected[len(emitted) :], "the answer goes on where it stood"
+        found, _ = ours(compiled, prompt, one, drafter=Oracle(prompt + expected, 3))
+        assert found == expected
 
 
 def test_a_second_turn_on_the_same_cache(compiled: Compiled, prompts: list[list[int]]) -> None:

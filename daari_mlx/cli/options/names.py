@@ -1,4 +1,4 @@
-"""What a command is told by name, and the things that the names become: a teacher, rows of data, a drafter."""
+"""What a command is told by name, and the things that the names become: a teacher, rows, a drafter, a schema."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+from daari_mlx.cli.options.values import read_json_schema
 from daari_mlx.cli.options.words import ChatTemplateConfig
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.ground.errors import DaariError
@@ -184,3 +185,39 @@ class DrafterName:
         elif kind == "lookup":
             drafter = lookup_drafter(teacher, length)
         return Drafting(graph, drafter, length)
+
+
+@dataclass(frozen=True)
+class SchemaName:
+    """Which schema answers are held to."""
+
+    json_schema: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Hold answers to this JSON schema, from behind a think block on (needs the extra daari-mlx[grammar]).",
+            "FILE|JSON",
+            read=read_json_schema,
+        ),
+    ] = None
+    json_whitespace: Annotated[
+        Literal["compact", "spaced", "any"] | None,
+        Option(
+            "White space under --json-schema: none, one space behind each comma and colon, or the teacher's own.",
+            shown="compact",
+        ),
+    ] = None
+
+    def load(self, tokenizer: Any) -> list[Any] | None:
+        """The logits processors that hold answers to it; None without a schema.
+
+        Raises:
+            DaariError: white space was chosen for no schema; see
+                :func:`daari_mlx.decode.grammar.json_schema_processor`.
+        """
+        if self.json_schema is None:
+            if self.json_whitespace is not None:
+                raise DaariError("--json-whitespace goes with --json-schema: give both, or none.")
+            return None
+        from daari_mlx.decode.grammar import json_schema_processor
+
+        return [json_schema_processor(tokenizer, self.json_schema, self.json_whitespace or "compact")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from daari_mlx.cli.options.values import read_json_schema, read_template_config
+from daari_mlx.cli.options.values import read_template_config
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, number
 
@@ -19,12 +19,6 @@ ChatTemplateConfig = Annotated[
     Option("Further variables for the chat template, as a JSON object.", "JSON", read=read_template_config),
 ]
 ExtraEos = Annotated[list[str] | None, Option("A further token that ends the answer; repeat it for several.", "TOKEN")]
-JsonSchema = Annotated[
-    dict[str, Any] | None,
-    Option(
-        "Hold answers to this JSON schema (needs the extra daari-mlx[grammar]).", "FILE|JSON", read=read_json_schema
-    ),
-]
 
 
 def add_eos_tokens(tokenizer: Any, tokens: list[str]) -> None:
@@ -42,16 +36,3 @@ def add_eos_tokens(tokenizer: Any, tokens: list[str]) -> None:
                 f"--extra-eos-token {token!r} is not a token of this tokenizer: give its text as one token, or its id."
             )
         tokenizer.add_eos_token(str(found))
-
-
-def make_processors(tokenizer: Any, json_schema: dict[str, Any] | None) -> list[Any] | None:
-    """The logits processors that the options ask for; None for none.
-
-    Raises:
-        DaariError: see :func:`daari_mlx.decode.grammar.json_schema_processor`.
-    """
-    if json_schema is None:
-        return None
-    from daari_mlx.decode.grammar import json_schema_processor
-
-    return [json_schema_processor(tokenizer, json_schema)]
