@@ -9,12 +9,12 @@ compared with mlx-lm's. Exit status 1 where a model differs that is not refused.
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from recording import append, origin
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 SEEDS = (0, 1)
@@ -45,7 +45,6 @@ def verdict(name: str) -> tuple[str, str]:
 def measure(names: Iterable[str]) -> dict[str, Any]:
     """The record over these architectures."""
     from daari_mlx.ground.progress import bar
-    from daari_mlx.measure.bench import environment
 
     found = {name: verdict(name) for name in bar(list(names), desc="architectures", unit="model")}
     by = {
@@ -53,8 +52,7 @@ def measure(names: Iterable[str]) -> dict[str, Any]:
     }
     return {
         "what": "architectures",
-        "command": shlex.join(["python", "scripts/bench/bench_architectures.py", *sys.argv[1:]]),
-        **environment(),
+        **origin(),
         "architectures": len(found),
         "run_in_plain": len(found) - len(by["broken"]),
         "identical": len(by["identical"]),
@@ -80,10 +78,8 @@ def main(argv: list[str] | None = None) -> int:
     print(
         f"{record['identical']} of {record['run_in_plain']} architectures that plain mlx-lm runs have its very tokens"
     )
-    line = json.dumps(record, ensure_ascii=False)
     if args.out is not None:
-        with Path(args.out).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append(record, args.out)
     return int(not record["ok"])
 
 

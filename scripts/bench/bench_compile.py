@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from made_workdir import make_workdir
+from recording import origin, tell
 
 from daari_mlx.compile.compiler import compile_graph, peak_mb
 from daari_mlx.compile.workdir import Workdir
 from daari_mlx.graph.artifact import save_graph
 from daari_mlx.ground.files import read_json, write_json
-from daari_mlx.measure.bench import environment
 
 SIZES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # shares of a corpus
 
@@ -40,12 +40,12 @@ def made(args: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory() as folder:
             work = Path(folder) / "work"
             make_workdir(work, states)
-            tell(args, {"corpus": "made up", **best_of(work, args)})
+            tell({"corpus": "made up", **best_of(work, args)}, args.out)
 
 
 def real(args: argparse.Namespace) -> None:
     """Compile a finished extraction."""
-    tell(args, {"corpus": "extracted from a teacher", **best_of(args.workdir, args)})
+    tell({"corpus": "extracted from a teacher", **best_of(args.workdir, args)}, args.out)
 
 
 def sizes(args: argparse.Namespace) -> None:
@@ -59,7 +59,7 @@ def sizes(args: argparse.Namespace) -> None:
                 if there.name != "extract_stats.json":
                     (part / there.name).symlink_to(there.resolve())
             write_json(part / "extract_stats.json", {**whole, "shards": max(1, round(share * whole["shards"]))})
-            tell(args, {"corpus": f"{share:.0%} of an extraction", **best_of(part, args)})
+            tell({"corpus": f"{share:.0%} of an extraction", **best_of(part, args)}, args.out)
 
 
 def best_of(work: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -73,7 +73,8 @@ def best_of(work: Path, args: argparse.Namespace) -> dict[str, Any]:
             found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             runs.append({**json.loads(found), "load_before": load})
     best = min(runs, key=lambda run: run["compile_seconds"])
-    return {"measurement": "compile", **best, "all_seconds": [run["compile_seconds"] for run in runs]}
+    seconds = [run["compile_seconds"] for run in runs]
+    return {"measurement": "compile", **best, "all_seconds": seconds, "cores": os.cpu_count(), **origin()}
 
 
 def once(args: argparse.Namespace) -> None:
@@ -101,15 +102,6 @@ def once(args: argparse.Namespace) -> None:
     )
 
 
-def tell(args: argparse.Namespace, record: dict[str, Any]) -> None:
-    """Print a record, and append it to ``--out``."""
-    line = json.dumps({**record, "cores": os.cpu_count(), "command": args.command_line, **environment()})
-    print(line, flush=True)
-    if args.out is not None:
-        with args.out.open("a") as handle:
-            handle.write(line + "\n")
-
-
 def main() -> None:
     """Run the measurement that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -127,7 +119,6 @@ def main() -> None:
         command.add_argument("--out", type=Path, help="a file to append the lines to")
         command.set_defaults(run=run)
     args = parser.parse_args()
-    args.command_line = " ".join(["python", *sys.argv])
     args.run(args)
 
 

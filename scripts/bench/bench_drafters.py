@@ -12,8 +12,6 @@ JSON for each (set, teacher, drafter, curve), each (set, teacher), with the reli
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from hindsight import Hindsight
+from recording import SHORT, append, origin
 from stream_graphs import Made, bytes_for, graph_bytes, loudest
 from tree_replay import fresh_table, replay_branching, replay_static
 
@@ -36,7 +35,6 @@ from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.outlook import Outlook
 from daari_mlx.graph.source import NAMES
 from daari_mlx.measure.baselines import OracleDrafter, RecyclingDrafter, StepChances
-from daari_mlx.measure.bench import environment
 from daari_mlx.measure.own_text import promised_on
 from daari_mlx.measure.replay import Replayed, replay
 from daari_mlx.measure.streams import Streams, load_streams
@@ -86,6 +84,23 @@ class Arctic:
             min_token_prob=self.least,
         )
         return Draft(list(found.token_ids))
+
+
+def sets_parser(about: str, out: str) -> argparse.ArgumentParser:
+    """A command line that reads sets of streams and appends records to a file."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("streams", type=Path)
+    parser.add_argument("--sets", help="only these, e.g. sms_spam,snips")
+    parser.add_argument("--out", type=Path, default=Path(out))
+    return parser
+
+
+def sets(streams: Path, wanted: str | None) -> Iterator[Set]:
+    """The sets of a folder, or those named."""
+    for path in sorted(streams.glob("*.test.safetensors")):
+        name, teacher = path.name.split(".")[:2]
+        if not wanted or name in wanted.split(","):
+            yield Set(streams, name, teacher)
 
 
 class Set:
@@ -243,24 +258,15 @@ MEASURES = {f.__name__: f for f in (drafters, reliability, trees, ablations)}
 
 def main() -> None:
     """Measure, and append lines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("streams", type=Path)
-    parser.add_argument("--sets", help="only these, e.g. sms_spam,snips")
-    parser.add_argument("--out", type=Path, default=Path("results/replay.jsonl"))
+    parser = sets_parser(__doc__, "results/replay.jsonl")
     parser.add_argument("--only", choices=MEASURES, help="only this measurement")
     args = parser.parse_args()
-    where = environment()
-    about = {key: where[key] for key in ("commit", "python", "platform", "versions")}
-    about["command"] = shlex.join(["python", *sys.argv])
-    names = [path.name.split(".")[:2] for path in sorted(args.streams.glob("*.test.safetensors"))]
-    wanted = args.sets.split(",") if args.sets else [name for name, _ in names]
-    sets = [Set(args.streams, name, teacher) for name, teacher in names if name in wanted]
+    about = origin(*SHORT)
     chosen = [MEASURES[args.only]] if args.only else MEASURES.values()
-    for measure, one in product(chosen, sets):  # the dearest last
+    for measure, one in product(chosen, list(sets(args.streams, args.sets))):  # the dearest last
         start = perf_counter()
         for line in measure(one):
-            with args.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({**line, **about}) + "\n")
+            append({**line, **about}, args.out)
         print(f"{measure.__name__}, {one.name}: {perf_counter() - start:.0f} s", file=sys.stderr)
 
 

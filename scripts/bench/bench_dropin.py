@@ -11,14 +11,14 @@ Exit status 1 where a token differs.
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from recording import append, origin
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 TURNS = ([3, 17, 42, 99, 5, 64, 7], [11, 90], [4, 8, 15, 16, 23, 42], [77])
@@ -155,7 +155,6 @@ def main(argv: list[str] | None = None) -> int:
     from test_architectures import BROKEN, REFUSED
 
     from daari_mlx.ground.progress import bar
-    from daari_mlx.measure.bench import environment
 
     tried = [name for name in args.names or names() if name not in BROKEN and name not in REFUSED]
     found = {name: differences(build(name)) for name in bar(tried, desc="architectures", unit="model")}
@@ -165,8 +164,7 @@ def main(argv: list[str] | None = None) -> int:
     differing = [name for name, lines in found.items() if lines]
     record = {
         "what": "standing where mlx_lm.chat and mlx_lm.server's single path call stream_generate",
-        "command": shlex.join(["python", "scripts/bench/bench_dropin.py", *(argv or sys.argv[1:])]),
-        **environment(),
+        **origin(),
         "architectures": len(tried),
         "identical": len(tried) - len(differing),
         "differing": {name: found[name] for name in differing},
@@ -174,8 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     }
     print(f"{record['identical']} of {len(tried)} architectures answer as mlx-lm's own loops do")
     if args.out is not None:
-        with Path(args.out).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        append(record, args.out)
     return int(not record["ok"])
 
 

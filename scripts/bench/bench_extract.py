@@ -13,12 +13,13 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+
+from recording import origin, tell
 
 from daari_mlx.compile.batches import Reader, choose
 from daari_mlx.compile.compiler import peak_mb
@@ -27,7 +28,6 @@ from daari_mlx.compile.shards import cut, read, reduce
 from daari_mlx.graph.nodes import fit_projection
 from daari_mlx.ground.blas import THREADS
 from daari_mlx.ground.files import save_arrays
-from daari_mlx.measure.bench import environment
 from daari_mlx.teacher.load import Teacher, load_teacher
 from daari_mlx.text.data import read_sequences
 
@@ -146,8 +146,7 @@ def main() -> None:
     three.add_argument("--ranks", type=int, default=2)
     three.set_defaults(run=ranks, load=os.getloadavg()[0])
     args = parser.parse_args()
-    record = {**args.run(args), "command": " ".join(["python", *sys.argv]), **environment()}
-    print(json.dumps(record))
+    tell({**args.run(args), **origin()})
 
 
 if __name__ == "__main__":

@@ -9,11 +9,9 @@ here.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import random
 import resource
-import shlex
 import sys
 import tempfile
 import tracemalloc
@@ -26,6 +24,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 from mutate_graph import Files, mutate
+from recording import origin, tell
 
 from daari_mlx.draft.drafter import Context, GraphDrafter
 from daari_mlx.graph.artifact import ARRAYS, CONFIG, STATS, read_stats, save_graph
@@ -182,7 +181,6 @@ def run_all(count: int, seed: int, folder: Path) -> list[Outcome]:
 
 def record_of(found: list[Outcome], seed: int) -> dict[str, Any]:
     """What is written down of a run."""
-    from daari_mlx.measure.bench import environment
 
     sized = [o for o in found if o.size]
     worst = max(sized, key=lambda o: max(o.peak - BESIDES, 0) / o.size)
@@ -190,8 +188,7 @@ def record_of(found: list[Outcome], seed: int) -> dict[str, Any]:
     kinds = Counter(o.damage.removesuffix(", resealed") for o in found)
     return {
         "what": "hostile graphs",
-        "command": shlex.join(["python", "scripts/bench/bench_fuzz.py", *sys.argv[1:]]),
-        **environment(),
+        **origin(),
         "seed": seed,
         "cases": len(found),
         "outcomes": dict(Counter(o.end if o.end in (REFUSED, DRAFTED) else "failed" for o in found)),
@@ -226,11 +223,7 @@ def main(argv: list[str] | None = None) -> int:
             print(run_case(args.case, args.seed, sound_files(Path(folder) / "sound"), Path(folder) / "case"))
             return 0
         record = record_of(run_all(args.count, args.seed, Path(folder)), args.seed)
-    line = json.dumps(record, ensure_ascii=False)
-    print(line)
-    if args.out is not None:
-        with Path(args.out).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+    tell(record, args.out)
     return int(not record["ok"])
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import shlex
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+from recording import origin, tell
 
 import daari_mlx  # noqa: F401  on Linux it loads a fast BLAS, which must happen before MLX is imported
 from daari_mlx.ground.accept import Statistics
@@ -103,7 +104,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         DaariError: what the user can mend.
     """
     from daari_mlx.decode.grammar import json_schema_processor
-    from daari_mlx.measure.bench import environment
     from daari_mlx.share.find import load_graph
     from daari_mlx.teacher.load import load_teacher
     from daari_mlx.text.data import read_prompts
@@ -135,8 +135,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     modes = {mode: _figures(pairs[mode], ends) for mode in MODES}
     return {
         "what": "json schema",
-        "command": shlex.join(["python", "scripts/bench/bench_grammar.py", *sys.argv[1:]]),
-        **environment(),
+        **origin(),
         "teacher": {"source": teacher.source, "adapter_path": args.adapter_path},
         "graph": {"nodes": graph.size, "layer": graph.layer},
         "schema": args.schema,
@@ -237,11 +236,7 @@ def main(argv: list[str] | None = None) -> int:
     except DaariError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    line = json.dumps(record, ensure_ascii=False)
-    print(line)
-    if args.out is not None:
-        with Path(args.out).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+    tell(record, args.out)
     unparsed = any(record[mode]["parsed"] < record[mode]["ended"] for mode in MODES)
     return int(not record["met"] or record["unlike_plain"] > 0 or unparsed)
 

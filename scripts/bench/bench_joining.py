@@ -10,24 +10,20 @@ curve.
 
 from __future__ import annotations
 
-import argparse
-import json
-import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_drafters import Set
+from bench_drafters import Set, sets, sets_parser
+from recording import SHORT, append, origin
 from stream_graphs import Made, corpus_of, graph_bytes
 
+from daari_mlx.compile import cluster
 from daari_mlx.compile.cluster import label_all
 from daari_mlx.compile.update import add_corpus, grow, merge_graphs
 from daari_mlx.cost.curves import CURVES
-from daari_mlx.graph.graph import Graph, cluster
-from daari_mlx.measure.bench import environment
+from daari_mlx.graph.graph import Graph
 from daari_mlx.measure.streams import Stream
 
 FEW = 64  # nodes from which on two levels are forced
@@ -87,24 +83,15 @@ def measure(one: Set) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Measure, append lines, and print how each way compares with compiling at once."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("streams", type=Path)
-    parser.add_argument("--sets", help="only these, e.g. sms_spam,snips")
-    parser.add_argument("--out", type=Path, default=Path("results/joining.jsonl"))
+    parser = sets_parser(__doc__, "results/joining.jsonl")
     args = parser.parse_args()
-    where = environment()
-    about = {key: where[key] for key in ("commit", "python", "platform", "versions")}
-    about["command"] = shlex.join(["python", *sys.argv])
-    for path in sorted(args.streams.glob("*.test.safetensors")):
-        name, teacher = path.name.split(".")[:2]
-        if args.sets and name not in args.sets.split(","):
-            continue
+    about = origin(*SHORT)
+    for one in sets(args.streams, args.sets):
         once: dict[str, float] = {}
-        for line in measure(Set(args.streams, name, teacher)):
+        for line in measure(one):
             once.setdefault(line["curve"], line["speedup"])
-            with args.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line | about) + "\n")
-            print(name, line["curve"], line["way"], f"{line['speedup'] / once[line['curve']]:.3f}", sep="\t")
+            append(line | about, args.out)
+            print(one.name, line["curve"], line["way"], f"{line['speedup'] / once[line['curve']]:.3f}", sep="\t")
 
 
 if __name__ == "__main__":

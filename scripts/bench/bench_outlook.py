@@ -10,20 +10,16 @@ prints a table in Markdown.
 
 from __future__ import annotations
 
-import argparse
 import json
-import shlex
-import sys
-from pathlib import Path
 from time import process_time
 from typing import Any
 
-from bench_drafters import Set
+from bench_drafters import Set, sets, sets_parser
+from recording import SHORT, append, origin
 
 from daari_mlx.compile.build import build
 from daari_mlx.cost.curves import CURVES
 from daari_mlx.graph.outlook import Outlook
-from daari_mlx.measure.bench import environment
 from daari_mlx.measure.forecast import forecast
 
 
@@ -72,22 +68,14 @@ def row(lines: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, append lines, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("streams", type=Path)
-    parser.add_argument("--sets", help="only these, e.g. sms_spam,snips")
-    parser.add_argument("--out", type=Path, default=Path("results/outlook.jsonl"))
+    parser = sets_parser(__doc__, "results/outlook.jsonl")
     args = parser.parse_args()
-    where = environment()
-    about = {key: where[key] for key in ("commit", "python", "platform", "versions")}
-    about["command"] = shlex.join(["python", *sys.argv])
+    about = origin(*SHORT)
     print(f"| set (held-out → test answers) | {' | '.join(CURVES)} |\n|---{'|---' * len(CURVES)}|")
-    for path in sorted(args.streams.glob("*.test.safetensors")):
-        name, teacher = path.name.split(".")[:2]
-        if args.sets and name not in args.sets.split(","):
-            continue
-        lines = foretold(Set(args.streams, name, teacher))
-        with args.out.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps({**line, **about}) + "\n" for line in lines)
+    for one in sets(args.streams, args.sets):
+        lines = foretold(one)
+        for line in lines:
+            append({**line, **about}, args.out)
         print(row(lines), flush=True)
 
 

@@ -17,13 +17,13 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
+from recording import SHORT, origin
 
 from daari_mlx.cost.length import MAX_DRAFT
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes, Projection
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.progress import bar
-from daari_mlx.measure.bench import environment
 from daari_mlx.measure.records import Spread
 from daari_mlx.measure.streams import Streams, load_streams
 from daari_mlx.share.find import load_graph
@@ -187,8 +187,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if (args.graph is None) != (args.streams is None):
         parser.error("--graph and --streams go together")
-    where = environment()
-    about = {key: where[key] for key in ("commit", "python", "platform", "versions")}
+    about = origin(*SHORT)
     missed = False
     for nodes, width in bar(SHAPES, desc="overheads", unit="graph"):
         for record in measure(nodes, width, args.repeats):

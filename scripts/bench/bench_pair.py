@@ -12,8 +12,6 @@ whatever it reads, prompts included. One drafter serves all answers of a set, as
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,12 +21,12 @@ from typing import Any
 
 from bench_drafters import Set
 from recorded_model import Bill, RecordedFollower, Said, load_drafts, record_drafts, save_drafts
+from recording import origin, tell
 
 from daari_mlx.cost.curves import CURVES, Curve
 from daari_mlx.draft.drafter import Drafter, GraphDrafter
 from daari_mlx.draft.model import ModelDrafter
 from daari_mlx.draft.pair import PairDrafter
-from daari_mlx.measure.bench import environment
 from daari_mlx.measure.replay import replay
 from daari_mlx.measure.streams import Stream
 
@@ -171,7 +169,7 @@ def main() -> None:
     parser.add_argument("--curves", default="linear,m3-max-4bit,m4-pro-4bit,linux-openblas")
     parser.add_argument("-n", type=int, default=40, help="answers of a set (default: 40)")
     args = parser.parse_args()
-    about = {"command": " ".join(["python", *sys.argv]), **environment()}
+    about = origin()
     for name in args.sets.split(","):
         one = Set(args.streams, *name.split("."))
         for bits in args.bits:
@@ -180,7 +178,7 @@ def main() -> None:
             for curve in (CURVES[c] for c in args.curves.split(",")):
                 for draft_cost in COSTS:
                     line = Case(one, said, curve, draft_cost).record()
-                    print(json.dumps({**line, "bits": bits, **about}), flush=True)
+                    tell({**line, "bits": bits, **about})
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import shlex
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -20,6 +18,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
+from recording import origin, tell
 
 import daari_mlx
 from daari_mlx.draft.drafter import Context, Draft
@@ -157,7 +156,6 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.requests <= SETTLED:
         parser.error(f"requests is {args.requests}: give more than {SETTLED}")
-    from daari_mlx.measure.bench import environment
 
     (_, before), (_, after) = run(args.requests)
     found = growth(before, after)
@@ -169,14 +167,9 @@ def main(argv: list[str] | None = None) -> int:
         **found,
         "most_growth": MOST_GROWTH,
         "met": all(share <= MOST_GROWTH for share in found.values()),
-        "command": shlex.join(["python", "scripts/bench/bench_requests.py", *(argv or sys.argv[1:])]),
-        **environment(),
+        **origin(),
     }
-    line = json.dumps(record, ensure_ascii=False)
-    print(line)
-    if args.out is not None:
-        with args.out.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+    tell(record, args.out)
     return int(not record["met"])
 
 

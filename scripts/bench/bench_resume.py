@@ -21,10 +21,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from recording import origin, tell
+
 from daari_mlx.compile.compiler import compile_graph
 from daari_mlx.compile.workdir import Workdir
-from daari_mlx.cost.probe import chip
-from daari_mlx.graph.artifact import save_graph, versions
+from daari_mlx.graph.artifact import save_graph
 
 ROOT = Path(__file__).resolve().parents[2]
 TEACHER = ROOT / "tests" / "tiny_teacher"
@@ -139,9 +140,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     found = trials(args.trials, args.rows, args.seed)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    record = {"command": " ".join(["python", *sys.argv]), "commit": commit, "device": chip(), "versions": versions()}
-    print(json.dumps({**found, **record}))
+    tell({**found, **origin("commit", "device", "versions")})
     sys.exit(found["survived"] != found["tried"])
 
 

@@ -17,16 +17,15 @@ for time, which is not measured here.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
+from recording import origin, tell
+
 from daari_mlx.cost.curves import CURVES
 from daari_mlx.decode.speculative import SpeculativeModel
 from daari_mlx.ground.progress import bar
-from daari_mlx.measure.bench import environment
 from daari_mlx.measure.identity import bound_of, compare, stream_plain
 from daari_mlx.measure.records import FAILED
 from daari_mlx.teacher.load import Teacher, load_teacher
@@ -253,8 +252,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=6, help="training prompts that layers are chosen on (default: 6)")
     parser.add_argument("--train-tokens", type=int, default=48, help="tokens of an answer to those (default: 48)")
     args = parser.parse_args()
-    record = {**measure(args), "command": " ".join(["python", *sys.argv]), **environment()}
-    print(json.dumps(record))
+    tell({**measure(args), **origin()})
 
 
 if __name__ == "__main__":
