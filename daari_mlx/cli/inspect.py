@@ -9,6 +9,7 @@ import typer
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import refuse_unused, takes
 from daari_mlx.cli.options.names import RowsName, TeacherName
+from daari_mlx.cli.tokenizer import tokenizer_for
 from daari_mlx.cost.curves import CURVES
 from daari_mlx.decode.options import Length
 from daari_mlx.ground.option import Option, number
@@ -63,7 +64,7 @@ def inspect(
     from daari_mlx.graph.artifact import STATS, read_stats
     from daari_mlx.measure.prospect import choose, kept_outlook, measured_here, prospect
     from daari_mlx.share.find import graph_folder, load_graph
-    from daari_mlx.show.graph_view import graph_view, tokenizer_for
+    from daari_mlx.show.graph_view import graph_view
 
     folder = graph_folder(graph)
     known = load_graph(folder)
@@ -72,9 +73,7 @@ def inspect(
     if data is None:
         outlook, missing = kept_outlook(stats)
         source = _compiled_answers(stats)
-        tokenizer, why = tokenizer_for(known, teacher_name.model)
-        if why is not None:
-            report.note(f"note: {why}")
+        tokenizer = tokenizer_for(known, teacher_name.model)
     else:
         tokenizer, outlook, source = _own_text(known, teacher_name, rows_name, number, length.max_tokens)
         missing = None

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from daari_mlx.cli.options.command import refuse_unused, takes
+from daari_mlx.cli.tokenizer import tokenizer_for
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option
 from daari_mlx.show import report
@@ -112,13 +113,10 @@ def _draw_length(source: str, device: str, out: str, dark: bool) -> Path:
 def _draw_nodes(source: str, model: str | None, out: str, dark: bool) -> Path:
     from daari_mlx.ground.legible import Words
     from daari_mlx.share.find import load_graph
-    from daari_mlx.show.graph_view import tokenizer_for
     from daari_mlx.show.plots.nodes import plot_nodes
 
     graph = load_graph(source)
-    tokenizer, why = tokenizer_for(graph, model)
-    if why is not None:
-        report.note(f"note: {why}")
+    tokenizer = tokenizer_for(graph, model)
     return plot_nodes(graph, out, words=None if tokenizer is None else Words(tokenizer), dark=dark)
 
 

@@ -38,20 +38,21 @@ def takes(order: str = "", **defaults: Any) -> Callable[[Command], Command]:
                 found = {**_fields(records[name]), **found}
             else:
                 found[name] = hints[name], parameter.default
-        names = order.split() or list(found)
-        whole = {name: [field for field in _fields(record) if field not in names] for name, record in records.items()}
-        names = [option for name in names for option in whole.get(name, [name])]
-        return _flat(function, records, found, names, defaults)
+        asked = order.split() or list(found)
+        rest = {name: [field for field in _fields(record) if field not in asked] for name, record in records.items()}
+        names = dict.fromkeys(option for name in asked for option in rest.get(name, [name]))
+        return _flat(function, records, found, list(names), defaults)
 
     return decorate
 
 
 def _fields(record: Any) -> dict[str, tuple[Any, Any]]:
-    """Type and default of each field; a default that is not there is ``inspect.Parameter.empty``."""
+    """Type and default of each field that is an option; no default is ``inspect.Parameter.empty``."""
     hints = get_type_hints(record, include_extras=True)
     return {
         field.name: (hints[field.name], inspect.Parameter.empty if field.default is MISSING else field.default)
         for field in fields(record)
+        if get_origin(hints[field.name]) is Annotated
     }
 
 
