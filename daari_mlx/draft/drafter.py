@@ -118,27 +118,45 @@ class GraphDrafter:
         # where the newest path began, in which text, and as much of it as is judged: one token at least
         self._shown: tuple[list[int], int, Draft] = ([], 0, Draft())
         self._idle = 0  # rounds without a draft in a row
+        self._offered, self._text = Draft(), list[int]()  # the newest offer, and the text that it goes on from
 
     def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
         """See :meth:`Drafter.draft`; empty when there is no state or no source knows how to go on."""
+        offered = self.offer(context, limit)
+        if self.num_draft_tokens is not None:
+            return self._offered
+        assert self.cost is not None
+        cost = self.cost.at(len(context.tokens))
+        return self.take(best_length(offered.probabilities, cost, pending))
+
+    def offer(self, context: Context, limit: int) -> Draft:
+        """The likeliest path as far as anything is known, with the probabilities that are believed on this text.
+
+        Who chooses the length says so with :meth:`take`.
+        """
+        self._offered = Draft()
         if context.state is None:
-            return Draft()
+            return self._offered
         self._learn(context.tokens)
         anchor, reduced = self.graph.nodes.anchor(context.state)
         moment = self.sources.start(context.tokens, anchor, state=reduced)
-        arbiter, heard = self.graph.arbiter, self.sources.all
         asked = self.num_draft_tokens
         most, floor = (MAX_DRAFT, FLOOR) if asked is None else (asked, 0.0)
-        proposal = arbiter.propose(heard, moment, min(limit, most), self.ends, floor=floor)
-        draft = Draft(proposal.tokens, proposal.probabilities, proposal.sources, anchor)
+        found = self.graph.arbiter.propose(self.sources.all, moment, min(limit, most), self.ends, floor=floor)
+        self._offered = Draft(found.tokens, found.probabilities, found.sources, anchor)
+        self._text = context.tokens
         if asked is not None:
-            return draft
-        assert self.cost is not None
-        cost = self.cost.at(len(context.tokens))
-        length = best_length(self._trust.believed(draft.probabilities), cost, pending)
-        self._shown = (context.tokens, len(context.tokens), draft.first(max(length, 1)))
-        self._idle = 0 if length else self._idle + 1
-        return replace(draft.first(length), rest=self._rest())
+            return self._offered
+        return replace(self._offered, probabilities=self._trust.believed(found.probabilities))
+
+    def take(self, length: int) -> Draft:
+        """The first ``length`` tokens of the newest offer, which are drafted now."""
+        offered, self._offered = self._offered, Draft()
+        if self.num_draft_tokens is None and offered.anchor != NO_NODE:
+            self._shown = (self._text, len(self._text), offered.first(max(length, 1)))
+            self._idle = 0 if length else self._idle + 1
+            return replace(offered.first(length), rest=self._rest())
+        return offered.first(length)
 
     def _rest(self) -> int:
         """Rounds in which nothing will be drafted, after many in which nothing paid."""

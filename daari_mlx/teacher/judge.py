@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -16,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import mlx.core as mx
 
 from daari_mlx.ground.accept import count_accepted
+from daari_mlx.teacher.draws import Draws, ids
 
 Sampler = Callable[[mx.array], mx.array]
 LogitsProcessor = Callable[[mx.array, mx.array], mx.array]
@@ -93,6 +93,7 @@ class Judge:
             block at once; else rows are judged one at a time, the next one when it is asked for.
         history: token ids before the first row: what processors are shown.
         stream: the MLX stream that rows are judged on when they are asked for.
+        random: where random numbers come from; None for MLX's own of this thread, as in mlx-lm.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Judge:
         processors: list[LogitsProcessor] | None = None,
         history: list[int] | None = None,
         stream: Any = None,
+        random: Draws | None = None,
     ) -> None:
         self.sampler, self.processors = sampler, processors or []
         self.filters = [p for p in self.processors if isinstance(p, BlockProcessor)]
@@ -108,7 +110,8 @@ class Judge:
         self._knows_rows = self._blockwise and (sampler is None or _is_free_of_state(sampler))
         self._shown = mx.array(history, dtype=mx.uint32) if processors and history else None
         self._stream = stream
-        self._draws: list[Draws] = []  # before the block, and after the draw of each of its rows
+        self._random = Draws() if random is None else random
+        self._marks: list[mx.array] = []  # random numbers before the block, and after the draw of each of its rows
         self._newest: mx.array | None = None  # (1, V) log-probabilities of the newest drawn row
 
     def cut(self, text: list[int], draft: list[int]) -> list[int]:
@@ -117,25 +120,37 @@ class Judge:
             draft = draft[: processor.allowed(text, draft)] if draft else draft
         return draft
 
+    @property
+    def is_plain(self) -> bool:
+        """Greedy, and nothing but the logits counts: many answers can be judged at once, by :func:`greedy`."""
+        return self.sampler is None and not self.processors
+
     def block(self, logits: mx.array, text: list[int], draft: list[int]) -> Verified:
-        """Judge the rows of a block.
+        """Judge the rows of a block and read them.
 
         Args:
             logits: ``(len(draft) + 1, V)``; row i follows ``text + draft[:i]``.
             text: prompt and emitted tokens.
             draft: the draft tokens, after :meth:`cut`.
         """
-        self._draws = []
+        return self.begin(logits, text, draft)[1]()
+
+    def begin(
+        self, logits: mx.array, text: list[int], draft: list[int]
+    ) -> tuple[list[mx.array], Callable[[], Verified]]:
+        """The same in two steps: what is to be computed, and what reads it. Many answers are then computed at once."""
+        self._marks = []
         if self.processors and self._blockwise:
             mx.async_eval(logits)  # it runs while the processors think
             for processor in self.filters:
                 logits = processor.process_rows(list(text), draft, logits)
         if not self._knows_rows:
-            return Verified(draft, [], [], self._one_by_one(logits, text[-1], draft))
+            return [logits], lambda: Verified(draft, [], [], self._one_by_one(logits, text[-1], draft))
         if self.sampler is None:
             chosen, logprobs = greedy(logits)
-            return Verified(draft, *_agreeing(draft, ids(chosen), list(logprobs)))
-        return Verified(draft, *self._drawn(logits, draft))
+            return [chosen], lambda: Verified(draft, *agreeing(draft, ids(chosen), list(logprobs)))
+        tokens, drawn = self._drawn(logits)
+        return [tokens], lambda: self._read(tokens, drawn, draft)
 
     def row(self, logits: mx.array, newest: mx.array) -> tuple[mx.array, mx.array]:
         """Judge a single row that nobody reads yet: its ``(1,)`` token and ``(V,)`` log-probabilities, lazy.
@@ -149,36 +164,49 @@ class Judge:
             token, logprobs = greedy(processed)
             return token.reshape(1), logprobs.squeeze(0)
         self._newest = processed - mx.logsumexp(processed, keepdims=True)
-        return self.sampler(self._newest).reshape(1), self._newest.squeeze(0)
+        with self._random.used():
+            token = self.sampler(self._newest)
+        return token.reshape(1), self._newest.squeeze(0)
 
     def keep(self, rows: int) -> None:
         """Give back the random numbers of all but the first ``rows`` rows of the newest block."""
-        if rows + 1 < len(self._draws):
-            del self._draws[rows + 1 :]
-            self._draws[-1].give_back()
+        if rows + 1 < len(self._marks):
+            del self._marks[rows + 1 :]
+            self._random.back_to(self._marks[-1])
 
     def skip(self) -> None:
         """Draw as often as plain has when an answer ends: once more than it has emitted tokens."""
         if self._newest is not None and self.sampler is not None and _is_free_of_state(self.sampler):
-            self.sampler(self._newest)
+            with self._random.used():
+                self.sampler(self._newest)
 
-    def before(self) -> Draws | None:
+    def mark(self) -> mx.array | None:
         """Where the random numbers stand; None where none are used."""
-        return None if self.sampler is None else Draws()
+        return None if self.sampler is None else self._random.mark()
 
-    def _drawn(self, logits: mx.array, draft: list[int]) -> tuple[list[int], list[mx.array]]:
-        """Draw every row; the random numbers that rejected rows used are given back, so that draws equal plain's."""
+    def back_to(self, mark: mx.array | None) -> None:
+        """Make the random numbers available again that were drawn since ``mark``."""
+        if mark is not None:
+            self._random.back_to(mark)
+
+    def _drawn(self, logits: mx.array) -> tuple[mx.array, list[mx.array]]:
+        """Draw every row: ``(n,)`` tokens, and the log-probabilities of each."""
         assert self.sampler is not None
-        self._draws = [Draws()]
         tokens, logprobs = [], []
-        for row in range(len(logits)):
-            self._newest = logits[row : row + 1] - mx.logsumexp(logits[row : row + 1], keepdims=True)
-            logprobs.append(self._newest.squeeze(0))
-            tokens.append(self.sampler(self._newest))
-            self._draws.append(Draws())
-        said, kept = _agreeing(draft, ids(mx.concatenate(tokens)), logprobs)
+        with self._random.used():
+            self._marks = [self._random.mark()]
+            for row in range(len(logits)):
+                self._newest = logits[row : row + 1] - mx.logsumexp(logits[row : row + 1], keepdims=True)
+                logprobs.append(self._newest.squeeze(0))
+                tokens.append(self.sampler(self._newest).reshape(1))
+                self._marks.append(self._random.mark())
+        return mx.concatenate(tokens), logprobs
+
+    def _read(self, tokens: mx.array, logprobs: list[mx.array], draft: list[int]) -> Verified:
+        """The random numbers that rejected rows used are given back, so that draws equal plain's."""
+        said, kept = agreeing(draft, ids(tokens), logprobs)
         self.keep(len(said))
-        return said, kept
+        return Verified(draft, said, kept)
 
     def _one_by_one(self, logits: mx.array, last: int, draft: list[int]) -> Iterator[tuple[int, mx.array]]:
         """Each row once the one before it was agreed with and used, so that nobody is asked about another."""
@@ -189,7 +217,8 @@ class Judge:
                     given = self._processed(given, mx.array([newest], dtype=mx.uint32))
                 logprobs = given - mx.logsumexp(given, keepdims=True)
                 self._newest = logprobs
-                drawn = mx.argmax(logprobs, axis=-1) if self.sampler is None else self.sampler(logprobs)
+                with self._random.used():
+                    drawn = mx.argmax(logprobs, axis=-1) if self.sampler is None else self.sampler(logprobs)
                 token = ids(drawn.reshape(1))[0]
             yield token, logprobs.squeeze(0)
             if row == len(draft) or token != draft[row]:
@@ -203,27 +232,7 @@ class Judge:
         return logits
 
 
-class Draws:
-    """Where this thread's random numbers stand now."""
-
-    def __init__(self) -> None:
-        state: Any = mx.random.state
-        self._key: mx.array = state[0]
-        self._thread = threading.get_ident()
-
-    def give_back(self) -> None:
-        """Make those that were drawn since available again; not from another thread, which has numbers of its own."""
-        if threading.get_ident() == self._thread:
-            high, low = ids(self._key)
-            mx.random.seed(high << 32 | low)  # a key is its seed's two halves: this restores it
-
-
-def ids(array: mx.array) -> list[int]:
-    """A one-dimensional integer array as a list."""
-    return [int(x) for x in array.tolist()]  # type: ignore[union-attr, arg-type]
-
-
-def _agreeing(draft: list[int], own: list[int], logprobs: list[mx.array]) -> tuple[list[int], list[mx.array]]:
+def agreeing(draft: list[int], own: list[int], logprobs: list[mx.array]) -> tuple[list[int], list[mx.array]]:
     """The teacher's tokens up to the first that is not the draft's, with their log-probabilities."""
     said = count_accepted(draft, own) + 1
     return own[:said], logprobs[:said]

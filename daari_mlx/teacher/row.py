@@ -15,7 +15,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from daari_mlx.teacher.judge import Draws, Judge, Verified, ids
+from daari_mlx.teacher.draws import ids
+from daari_mlx.teacher.judge import Judge, Verified
 from daari_mlx.teacher.quirks import forward_rows
 from daari_mlx.teacher.rewind import Cache, Checkpoint
 from daari_mlx.teacher.tap import Tap
@@ -30,14 +31,14 @@ class Ahead:
 
     Attributes:
         checkpoint: where the cache stood before it.
-        draws: where the random numbers stood before it; None where none are used.
+        mark: where the random numbers stood before it; None where none are used.
         token: ``(1,)``, the teacher's own token, lazy; None until its forward was started whole.
         logprobs: ``(V,)`` log-probabilities it was chosen from, lazy.
         state: ``(1, H)`` float32, the state it was chosen from, lazy; None untapped.
     """
 
     checkpoint: Checkpoint
-    draws: Draws | None
+    mark: mx.array | None
     token: mx.array | None = None
     logprobs: mx.array = field(init=False)
     state: mx.array | None = None
@@ -199,7 +200,7 @@ class Row:
         draft = self._judge.cut(text, draft)
         self._block, self._owed = [*self.pending, text[-1], *draft], len(self.pending)
         checkpoint = Checkpoint(self._cache, len(self._block))
-        draws = self._judge.before()
+        mark = self._judge.mark()
         try:
             logits, states = self._forward(mx.array(self._block, dtype=mx.uint32))
             if states is not None:
@@ -208,8 +209,7 @@ class Row:
             verified = self._judge.block(logits[0, self._owed :], text, draft)
         except BaseException:
             checkpoint.back_to(0)
-            if draws is not None:
-                draws.give_back()
+            self._judge.back_to(mark)
             raise
         verified.states = states
         self._checkpoint, self._verified, self.pending = checkpoint, verified, []
@@ -225,7 +225,7 @@ class Row:
 
     def _start(self, block: mx.array) -> Ahead:
         """Start the forward over ``(n,)`` tokens, of which only the last is new, and wait for nothing."""
-        row = Ahead(Checkpoint(self._cache, block.size), self._judge.before())
+        row = Ahead(Checkpoint(self._cache, block.size), self._judge.mark())
         self._ahead.append(row)
         logits, states = self._forward(block)
         token, row.logprobs = self._judge.row(logits[0, -1:], block[-1:])
@@ -240,8 +240,7 @@ class Row:
         while self._ahead:
             row = self._ahead.pop()
             row.checkpoint.back_to(0)
-            if row.draws is not None:
-                row.draws.give_back()
+            self._judge.back_to(row.mark)
 
     def _prefill(self, chunk: mx.array) -> mx.array | None:
         if self._tap is None:
