@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -49,7 +50,7 @@ class Answer:
         statistics: counts are added to it.
         cached: tokens that the cache stands for, the prompt but its last token included.
         earlier: the tokens before the prompt, where they are known: the drafter reads them too.
-        state: ``(H,)``, the state at the last token but one of the prompt; None where none was read.
+        state: ``(H,)`` MLX or NumPy array, the state at the last token but one of the prompt; None where none was read.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Answer:
         *,
         cached: int,
         earlier: list[int] | None = None,
-        state: mx.array | None = None,
+        state: Any = None,
     ) -> None:
         self.text = list(prompt)  # prompt and emitted tokens
         self.statistics = statistics
@@ -71,7 +72,7 @@ class Answer:
         self._prompt_tokens = len(prompt)
         self._options, self._drafter, self._vocabulary, self._cached = options, drafter, vocabulary, cached
         self._context = Context([*(earlier or ()), *prompt], None)  # the drafter's own view of the text
-        self._states: deque[mx.array] = deque([] if state is None else [state[None]], maxlen=MAX_STATES)
+        self._states: deque[Any] = deque([] if state is None else [state[None]], maxlen=MAX_STATES)
         self._resting = 0  # rounds that go without a draft from here on
 
     @property
@@ -92,6 +93,24 @@ class Answer:
                 return Plan(draft)
         self._resting = max(self._resting - 1, 0)
         return Plan(draft, ahead=self._resting > 0 and self._options.row_limit(self.emitted, self._cached) > 1)
+
+    def offer(self, pending: int) -> Draft:
+        """What could be drafted now, before a length is chosen for all answers of a round; :meth:`take` follows."""
+        if self._resting:
+            self._resting -= 1
+            return NOTHING
+        draft, rest = self._ask(pending, offered=True)
+        self._resting = rest if rest == NO_LIMIT else 0
+        return draft
+
+    def take(self, offered: Draft, length: int) -> Plan:
+        """The round's plan, once its length is chosen: the first ``length`` tokens of the offer."""
+        if offered is NOTHING or self._drafter is None:
+            return Plan(NOTHING)
+        take = getattr(self._drafter, "take", None)
+        draft = offered.first(length) if take is None else take(min(length, len(offered.tokens)))
+        self._resting = max(self._resting, draft.rest)
+        return Plan(draft)
 
     def emit(self, plan: Plan, verified: Verified) -> Iterator[Emitted]:
         """The tokens of a round; each counts as emitted once it is given out."""
@@ -127,19 +146,19 @@ class Answer:
         self._context.tokens.append(token)
         self.statistics.emit(source)
 
-    def _ask(self, pending: int) -> tuple[Draft, int]:
+    def _ask(self, pending: int, offered: bool = False) -> tuple[Draft, int]:
         """The next draft, and how many rounds without one come behind it: with no draft now, this one is the first."""
         if self._drafter is None:
-            return Draft(), NO_LIMIT
+            return NOTHING, NO_LIMIT
         limit = self._options.draft_limit(self.emitted, self._cached)
         if limit == 0:
             self.statistics.drafting_off = self._options.ends_drafting(self._cached)
-            return Draft(), NO_LIMIT if self.statistics.drafting_off else 1
+            return NOTHING, NO_LIMIT if self.statistics.drafting_off else 1
         if pending > MAX_PENDING:
-            return Draft(), 1
+            return NOTHING, 1
         start = perf_counter()
         self._show_states()
-        draft = checked(self._drafter, self._context, limit, pending, self._vocabulary)
+        draft = checked(self._drafter, self._context, limit, pending, self._vocabulary, offered)
         self.statistics.draft_seconds += perf_counter() - start
         return draft, draft.rest + (not draft.tokens)
 

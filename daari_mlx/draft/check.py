@@ -9,19 +9,23 @@ from daari_mlx.draft.drafter import Context, Draft, Drafter
 from daari_mlx.ground.errors import DaariError
 
 
-def checked(drafter: Drafter, context: Context, limit: int, pending: int, vocabulary: int) -> Draft:
+def checked(
+    drafter: Drafter, context: Context, limit: int, pending: int, vocabulary: int, offered: bool = False
+) -> Draft:
     """The drafter's draft, cut to ``limit`` tokens and before the first id that is none of the vocabulary's.
 
     Args:
         drafter: who is asked.
         context, limit, pending: see :meth:`Drafter.draft`.
         vocabulary: how many token ids there are.
+        offered: ask for all that could be drafted, where the drafter can tell: a length is chosen later.
 
     Raises:
         DaariError: naming the drafter, where it returns something that is no draft, or changed the text it was shown.
     """
     said, newest = len(context.tokens), context.tokens[-1]
-    draft = drafter.draft(context, limit, pending)
+    offer = getattr(drafter, "offer", None) if offered else None
+    draft = drafter.draft(context, limit, pending) if offer is None else offer(context, limit)
     if len(context.tokens) != said or context.tokens[-1] != newest:
         raise DaariError(
             f"The drafter {_name(drafter)} changed the text that it was shown: let it work on a copy of context.tokens."

@@ -49,7 +49,7 @@ class Verified:
             time, only those that were asked for so far.
         logprobs: one ``(V,)`` array of log-probabilities for each of ``tokens``, lazy.
         states: ``(n, H)`` float32, n at least the tokens: row i is the state from which ``tokens[i]`` was chosen,
-            lazy; None untapped.
+            a lazy MLX array or a NumPy one; None untapped.
         more: gives the rows that were not judged yet.
     """
 
@@ -57,7 +57,7 @@ class Verified:
     tokens: list[int]
     logprobs: list[mx.array]
     more: Iterator[tuple[int, mx.array]] | None = None
-    states: mx.array | None = None
+    states: Any = None
 
     @property
     def accepted(self) -> int:

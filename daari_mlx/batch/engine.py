@@ -1,0 +1,320 @@
+"""The batch engine: admit → read a chunk of prompts → draft, verify, emit → let go of rows that ended.
+
+It knows no text files and no HTTP. One thread steps it; requests may be added and cancelled between steps.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
+from time import perf_counter
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from daari_mlx.batch.alone import Alone
+from daari_mlx.batch.lengths import best_common_length
+from daari_mlx.batch.newcomers import Newcomers
+from daari_mlx.batch.prefixes import Prefixes
+from daari_mlx.batch.request import Event, Request, Row
+from daari_mlx.batch.rows import Ask, Rows
+from daari_mlx.cost.batch_cost import BatchCost
+from daari_mlx.decode.answer import Answer, Plan
+from daari_mlx.decode.limits import Options
+from daari_mlx.decode.responses import Prefill, Responder
+from daari_mlx.draft.drafter import Drafter
+from daari_mlx.ground.accept import Statistics
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.types import FloatArray
+from daari_mlx.teacher.draws import OwnDraws
+from daari_mlx.teacher.fingerprint import context_length
+from daari_mlx.teacher.judge import Judge, Verified
+from daari_mlx.teacher.quirks import blocks_until
+from daari_mlx.teacher.rewind import cached_tokens
+from daari_mlx.teacher.row import Row as TeacherRow
+from daari_mlx.teacher.tap import Tap, vocabulary_of
+
+STEP = 512  # prompt tokens that are read between two rounds
+
+
+class BatchEngine:
+    """Answers many requests at once.
+
+    Args:
+        model: the teacher.
+        tokenizer: mlx-lm's wrapper.
+        make_drafter: makes the drafter of a row; rows that end hand theirs on to later ones, with what it heard. None
+            drafts nothing.
+        tap: where the drafters' states are read; needed with drafters that look at states.
+        cost: T(B, m), for rows that draft as far as it pays; None drafts as far as drafters offer.
+        most_rows: how many rows share a forward at the most.
+        most_bytes: what their caches may take; a request that alone takes more is answered alone. None for no limit.
+        prefill_step_size: prompt tokens that are read between two rounds.
+        why_alone: why this model's rows cannot share a batch; None where they can.
+        stream: the MLX stream to run on; None for mlx-lm's generation stream.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        *,
+        make_drafter: Callable[[], Drafter] | None = None,
+        tap: Tap | None = None,
+        cost: BatchCost | None = None,
+        most_rows: int = 32,
+        most_bytes: int | None = None,
+        prefill_step_size: int = STEP,
+        why_alone: str | None = None,
+        stream: Any = None,
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self._stream = importlib.import_module("mlx_lm.generate").generation_stream if stream is None else stream
+        self._make_drafter, self._tap, self._cost = make_drafter, tap, cost
+        self._most_rows, self._most_bytes, self._why_alone = most_rows, most_bytes, why_alone
+        self._step = prefill_step_size
+        self._vocabulary = vocabulary_of(model)
+        self._waiting: deque[Row] = deque()
+        self._running: list[Row] = []
+        self._alone: deque[Alone] = deque()
+        self._cancelled: set[int] = set()
+        self._spare: list[Drafter] = []
+        self._uids = count()
+        self._parked = False
+        self._reading: Iterator[int] | None = None  # a prefix that is being read
+        self._prefixes = Prefixes(model, prefill_step_size, self._stream)
+        if why_alone is None:
+            self._rows = Rows(model, tap, self._stream)
+            self._newcomers = Newcomers(model, tap, prefill_step_size, self._stream)
+
+    def __len__(self) -> int:
+        """How many requests are not answered yet."""
+        together = 0 if self._why_alone is not None else len(self._newcomers)
+        return len(self._waiting) + len(self._running) + len(self._alone) + together
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows' caches."""
+        return 0 if self._why_alone is not None else self._rows.cache.nbytes + self._newcomers.nbytes
+
+    def add(self, request: Request) -> int:
+        """Take a request; its number, which its events carry.
+
+        Raises:
+            DaariError: the prompt is empty, or longer than the teacher can hold.
+        """
+        if not request.prompt:
+            raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
+        if request.max_tokens == 0 or request.max_tokens < -1:
+            raise DaariError(f"max_tokens is {request.max_tokens}: give at least 1, or -1 for no limit.")
+        uid, statistics = next(self._uids), Statistics()
+        prefill = Prefill(request.prompt_progress_callback)
+        cached = 0 if request.prompt_cache is None else cached_tokens(request.prompt_cache)
+        seed = int(mx.random.randint(0, 2**31 - 1)) if request.seed is None and request.sampler else request.seed or 0
+        judge = Judge(request.sampler, request.logits_processors, request.prompt[:-1], self._stream, OwnDraws(seed))
+        responder = Responder(
+            self.tokenizer, len(request.prompt), request.max_tokens, statistics, request.stop, prefill
+        )
+        self._waiting.append(Row(uid, request, prefill, statistics, judge, responder, cached))
+        return uid
+
+    def cancel(self, uid: int) -> None:
+        """Let go of a request, wherever it is; the next step frees its place, and no event comes of it any more."""
+        self._cancelled.add(uid)
+
+    def step(self) -> list[Event]:
+        """One chunk of prompts and one round of all rows; what came of it.
+
+        An error of one row is its event. What the teacher raises for all of them is raised for each of them.
+        """
+        self._let_go()
+        self._admit()
+        if self._reading is not None:
+            self._read_prefix()
+        elif self._why_alone is None and len(self._newcomers):
+            self._read_newcomers()
+        events = self._round() if self._running else []
+        if self._alone:
+            events += self._step_alone()
+        return events
+
+    # rows come
+
+    def _let_go(self) -> None:
+        """Free the places of cancelled requests."""
+        if not self._cancelled:
+            return
+        self._waiting = deque(row for row in self._waiting if row.uid not in self._cancelled)
+        self._alone = deque(alone for alone in self._alone if alone.row.uid not in self._cancelled)
+        for place in reversed(range(len(self._running))):
+            if self._running[place].uid in self._cancelled:
+                self._rows.drop(place)
+                self._remove(place)
+        if self._why_alone is None:
+            for place in reversed(range(len(self._newcomers))):
+                if self._newcomers.rows[place].uid in self._cancelled:
+                    self._newcomers.drop(place)
+        self._cancelled.clear()
+
+    def _admit(self) -> None:
+        """Begin with what waits, in its order, as far as there is room."""
+        while self._waiting and self._reading is None:
+            row = self._waiting[0]
+            if self._why_alone is not None:
+                self._waiting.popleft()
+                self._hand_drafter(row)
+                self._alone.append(Alone(self.model, row, self._tap, self._options(row), self._why_alone, self._stream))
+                continue
+            if len(self._running) + len(self._newcomers) >= self._most_rows or not self._fits(row):
+                return
+            if row.request.prompt_cache is not None:
+                self._enter(row, row.request.prompt_cache, 0)
+                continue
+            prompt = row.request.prompt
+            shared = self._prefixes.shared(prompt, [r.request.prompt for r in list(self._waiting)[1 : self._most_rows]])
+            if shared:
+                self._reading = self._prefixes.read(prompt[:shared])
+                return
+            known, cache = self._prefixes.find(prompt)
+            self._enter(row, cache, known)
+
+    def _enter(self, row: Row, cache: Any, known: int) -> None:
+        self._waiting.popleft()
+        self._hand_drafter(row)
+        self._newcomers.admit(row, cache, known)
+
+    def _fits(self, row: Row) -> bool:
+        """Whether a row's cache finds room; with no other row there, it always does."""
+        rows = len(self._running) + len(self._newcomers)
+        if self._most_bytes is None or not rows:
+            return True
+        tokens = sum(self._rows.cache.tokens) + 1
+        most = len(row.request.prompt) + max(row.request.max_tokens, 0) + row.cached
+        return self.nbytes * (1 + most / tokens) <= self._most_bytes
+
+    def _hand_drafter(self, row: Row) -> None:
+        row.drafter = row.request.drafter
+        if row.drafter is None and self._make_drafter is not None:
+            row.drafter = self._spare.pop() if self._spare else self._make_drafter()
+
+    def _options(self, row: Row) -> Options:
+        return Options(
+            max_tokens=row.request.max_tokens,
+            prefill_step_size=self._step,
+            prompt_progress_callback=row.request.prompt_progress_callback,
+            context_length=context_length(self.model),
+            blocks_until=blocks_until(self.model),
+            stream=self._stream,
+        )
+
+    def _read_prefix(self) -> None:
+        assert self._reading is not None
+        try:
+            next(self._reading)
+        except StopIteration:
+            self._reading = None
+
+    def _read_newcomers(self) -> None:
+        for row, state in self._newcomers.read(self._rows):
+            row.answer = self._answer(row, state)
+            self._running.append(row)
+
+    def _answer(self, row: Row, state: FloatArray | None) -> Answer:
+        return Answer(
+            row.request.prompt,
+            self._options(row),
+            row.drafter,
+            self._vocabulary,
+            row.statistics,
+            cached=row.cached + len(row.request.prompt) - 1,
+            state=state,
+        )
+
+    # a round
+
+    def _round(self) -> list[Event]:
+        rows = self._running
+        plans = self._plan(rows)
+        asks = [Ask(r.answer.text, p.draft.tokens, r.judge) for r, p in zip(rows, plans, strict=True)]
+        start = perf_counter()
+        try:
+            verified = self._rows.verify(asks)
+        except Exception as error:  # the teacher fails for all of them
+            return self._fail_all(error)
+        if self._cost is not None:
+            width = max(len(p.draft.tokens) + due for p, due in zip(plans, self._rows.owed, strict=True)) + 1
+            self._cost.learn(len(rows), width, perf_counter() - start)
+        events = [self._emit(row, plan, said) for row, plan, said in zip(rows, plans, verified, strict=True)]
+        keeps = [event.ended and row.request.keep_cache for event, row in zip(events, rows, strict=True)]
+        self._rows.settle([row.answer.taken for row in rows], keeps)
+        for place in reversed(range(len(events))):
+            if events[place].ended:
+                self._end(place, events[place])
+        return events
+
+    def _plan(self, rows: list[Row]) -> list[Plan]:
+        owed = self._rows.owed
+        offers = [row.answer.offer(due) for row, due in zip(rows, owed, strict=True)]
+        paths = [offer.probabilities for offer in offers]
+        length = max(len(offer.tokens) for offer in offers)
+        if self._cost is not None and length:
+            length = best_common_length(paths, owed, self._cost, parked=self._parked)
+        self._parked = length == 0
+        return [row.answer.take(offer, length) for row, offer in zip(rows, offers, strict=True)]
+
+    def _emit(self, row: Row, plan: Plan, said: Verified | Exception) -> Event:
+        event = Event(row.uid)
+        row.answer.taken = 0
+        if isinstance(said, Exception):
+            event.error = said
+            return event
+        try:
+            for emitted in row.answer.emit(plan, said):
+                event.responses.append(row.responder.respond(emitted))
+                if event.ended:
+                    break
+        except Exception as error:  # of this row's processor, sampler or text
+            event.error = error
+        return event
+
+    def _end(self, place: int, event: Event) -> None:
+        """Take a row out; what it keeps goes with its last event."""
+        row = self._running[place]
+        if row.request.keep_cache and event.error is None:
+            held = self._rows.cache.tokens[place] - row.cached
+            event.prompt_cache = self._rows.leave(place)
+            if held < len(row.answer.text):
+                newest = TeacherRow(self.model, event.prompt_cache, row.judge, stream=self._stream, whole=True)
+                newest.finish(row.answer.text[-1])
+        else:
+            self._rows.drop(place)
+        self._remove(place)
+
+    def _remove(self, place: int) -> None:
+        """Forget the row at a place; the last one takes it, as in the caches."""
+        row = self._running[place]
+        if row.drafter is not None and row.request.drafter is None:
+            self._spare.append(row.drafter)
+        self._running[place] = self._running[-1]
+        self._running.pop()
+
+    def _fail_all(self, error: Exception) -> list[Event]:
+        events = [Event(row.uid, error=error) for row in self._running]
+        for place in reversed(range(len(self._running))):
+            self._rows.drop(place)
+            self._remove(place)
+        return events
+
+    def _step_alone(self) -> list[Event]:
+        alone = self._alone[0]
+        event = alone.step()
+        if event is None:
+            return []
+        if event.ended:
+            self._alone.popleft()
+            if alone.row.drafter is not None and alone.row.request.drafter is None:
+                self._spare.append(alone.row.drafter)
+        return [event]

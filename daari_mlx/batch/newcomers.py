@@ -1,0 +1,105 @@
+"""Newcomers: prompts that are being read, several by one forward, a chunk between two rounds of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from daari_mlx.batch.request import Row
+from daari_mlx.batch.rows import Rows
+from daari_mlx.ground.types import FloatArray
+from daari_mlx.teacher.ragged import RaggedCache
+from daari_mlx.teacher.rewind import Cache
+from daari_mlx.teacher.tap import Tap
+
+
+class Newcomers:
+    """The prompts that are being read.
+
+    Args:
+        model: the teacher.
+        tap: where to read states; None where no drafter needs them.
+        step: tokens that a forward reads, of all prompts together.
+        stream: the MLX stream to run on.
+    """
+
+    def __init__(self, model: nn.Module, tap: Tap | None, step: int, stream: Any) -> None:
+        self._cache = RaggedCache(model, tap=tap)
+        self._step, self._stream = step, stream
+        self._rows: list[Row] = []
+        self._left: list[list[int]] = []  # tokens of each that are still to be read
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Whose prompts these are."""
+        return self._rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of their caches."""
+        return self._cache.nbytes
+
+    def admit(self, row: Row, cache: Cache | None, known: int) -> None:
+        """Begin with a prompt.
+
+        Args:
+            cache: what holds its first ``known`` tokens, or what came before it; it is copied. None for nothing.
+        """
+        with mx.stream(self._stream):
+            self._cache.join(cache)
+        self._rows.append(row)
+        self._left.append(row.request.prompt[known:-1])
+        row.prefill(known, len(row.request.prompt))
+
+    def drop(self, place: int) -> None:
+        """Forget a prompt. The last one takes its place."""
+        with mx.stream(self._stream):
+            self._cache.drop(place)
+        self._swap_out(place)
+
+    def read(self, into: Rows) -> list[tuple[Row, FloatArray | None]]:
+        """One forward over the next tokens of all prompts; those that are read then join the others.
+
+        Returns:
+            The rows that joined ``into``, in that order, with the ``(H,)`` state at the last token that was read; None
+            where no state is tapped.
+        """
+        width = max(1, self._step // len(self._rows))
+        blocks = [left[:width] for left in self._left]
+        states: mx.array | None = None
+        if any(blocks):
+            with mx.stream(self._stream):
+                logits, states = self._cache.forward(blocks)
+                del logits  # nobody needs those: they are not computed
+                self._cache.settle([len(block) for block in blocks])
+                states = None if states is None else states.astype(mx.float32)
+                mx.eval([c.state for c in self._cache.cache], [] if states is None else states)
+                mx.clear_cache()
+        for row, left, block in zip(self._rows, self._left, blocks, strict=True):
+            del left[: len(block)]
+            row.prefill(len(row.request.prompt) - 1 - len(left), len(row.request.prompt))
+        seen = None if states is None else np.array(states, copy=False)
+        ready = [k for k, left in enumerate(self._left) if not left]
+        found = [(self._rows[k], None if seen is None or not blocks[k] else seen[k, len(blocks[k]) - 1]) for k in ready]
+        if len(ready) == len(self._rows):
+            into.absorb(self._cache)
+            self._rows, self._left = [], []
+        for row, _ in found if self._rows else []:
+            place = self._rows.index(row)
+            tokens = self._cache.tokens[place]
+            with mx.stream(self._stream):
+                cache = self._cache.leave(place)
+            self._swap_out(place)
+            into.join(cache, tokens)
+        return found
+
+    def _swap_out(self, place: int) -> None:
+        self._rows[place], self._left[place] = self._rows[-1], self._left[-1]
+        self._rows.pop()
+        self._left.pop()

@@ -1,0 +1,67 @@
+"""What prompts share (a system prompt, its examples) is read once and copied for each of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import common_prefix_len
+
+from daari_mlx.teacher.rewind import Cache
+
+LEAST = 32  # shared tokens that are worth a copy
+KEPT = 4  # prefixes that are kept
+
+
+class Prefixes:
+    """The prompt caches of beginnings that several prompts had.
+
+    Args:
+        model: the teacher.
+        step: tokens that a forward reads.
+        stream: the MLX stream to run on.
+    """
+
+    def __init__(self, model: nn.Module, step: int, stream: Any) -> None:
+        self._model, self._step, self._stream = model, step, stream
+        self._kept: list[tuple[list[int], Cache]] = []  # the one used last at the end
+
+    def find(self, prompt: list[int]) -> tuple[int, Cache | None]:
+        """How many first tokens of a prompt are kept, and their cache, which is to be copied and not changed."""
+        found = max(
+            (
+                k
+                for k, (tokens, _) in enumerate(self._kept)
+                if prompt[: len(tokens)] == tokens and len(tokens) < len(prompt)
+            ),
+            key=lambda k: len(self._kept[k][0]),
+            default=None,
+        )
+        if found is None:
+            return 0, None
+        tokens, cache = self._kept[found]
+        self._kept.append(self._kept.pop(found))
+        return len(tokens), cache
+
+    def shared(self, prompt: list[int], others: Sequence[list[int]]) -> int:
+        """How many first tokens are worth keeping for others that wait; 0 for none but those that are kept already."""
+        known, _ = self.find(prompt)
+        common = max((int(common_prefix_len(prompt[:-2], other)) for other in others), default=0)
+        return common if common >= known + LEAST else 0
+
+    def read(self, tokens: list[int]) -> Iterator[int]:
+        """Read a prefix, one forward for each item that comes: how many tokens are done. At the end it is kept."""
+        known, cache = self.find(tokens)
+        own = make_prompt_cache(self._model) if cache is None else copy.deepcopy(cache)
+        while known < len(tokens):
+            with mx.stream(self._stream):
+                self._model(mx.array([tokens[known : known + self._step]], dtype=mx.uint32), cache=own)
+                mx.eval([c.state for c in own])
+            known = min(known + self._step, len(tokens))
+            if known == len(tokens):
+                self._kept = [*self._kept, (tokens, own)][-KEPT:]
+            yield known

@@ -1,0 +1,89 @@
+"""A request for an answer, and the row that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from daari_mlx.decode.answer import Answer
+from daari_mlx.decode.responses import GenerationResponse, Prefill, Responder
+from daari_mlx.draft.drafter import Drafter
+from daari_mlx.ground.accept import Statistics
+from daari_mlx.teacher.judge import Judge, LogitsProcessor, Sampler
+from daari_mlx.teacher.rewind import Cache
+
+
+@dataclass(slots=True)
+class Request:
+    """What one row is asked for; names are mlx-lm's.
+
+    Attributes:
+        prompt: its token ids, at least one.
+        max_tokens: how many tokens at the most; -1 for no limit.
+        sampler: from ``(1, V)`` log-probabilities to a token; None for greedy.
+        logits_processors: functions of (tokens so far, ``(1, V)`` logits), of this row alone; or None.
+        stop: texts that end the answer.
+        seed: of the row's own random numbers, so that it draws what it draws alone; None takes one from MLX's.
+        drafter: who drafts for this row alone; None takes the engine's.
+        prompt_cache: what came before the prompt, of one row; it is copied, and left as it is. Or None.
+        keep_cache: give the row's prompt cache back at the end, with the prompt and all emitted tokens in it.
+        prompt_progress_callback: called with (prompt tokens done, prompt tokens).
+    """
+
+    prompt: list[int]
+    max_tokens: int = 256
+    sampler: Sampler | None = None
+    logits_processors: list[LogitsProcessor] | None = None
+    stop: list[str] = field(default_factory=list)
+    seed: int | None = None
+    drafter: Drafter | None = None
+    prompt_cache: Cache | None = None
+    keep_cache: bool = False
+    prompt_progress_callback: Callable[[int, int], None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A request that is being answered.
+
+    Attributes:
+        uid: its number.
+        prefill: when its prompt was read.
+        judge, answer, responder: what chooses, plans and tells its tokens.
+        cached: tokens that came before the prompt.
+    """
+
+    uid: int
+    request: Request
+    prefill: Prefill
+    statistics: Statistics
+    judge: Judge
+    responder: Responder
+    cached: int
+    drafter: Drafter | None = None
+    answer: Answer = field(init=False)
+
+
+@dataclass(slots=True)
+class Event:
+    """What a step brought for one row.
+
+    Attributes:
+        uid: of the request.
+        responses: one a token, as :func:`daari_mlx.stream_generate` gives them; the last one of an answer has a
+            ``finish_reason``.
+        error: what ended the row instead; it was its own, and the others go on.
+        prompt_cache: at the end of a request that wanted it.
+        alone: why this row does not share the batch, or None.
+    """
+
+    uid: int
+    responses: list[GenerationResponse] = field(default_factory=list)
+    error: Exception | None = None
+    prompt_cache: Cache | None = None
+    alone: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether this is the row's last event."""
+        return self.error is not None or bool(self.responses and self.responses[-1].finish_reason is not None)
