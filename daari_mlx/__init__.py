@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from .ground import blas
 
 if TYPE_CHECKING:
+    from .batch.generate import BatchResponse, batch_generate
     from .compile.compiler import compile_graph
     from .decode.engine import SpecEngine
     from .decode.generate import generate, stream_generate
@@ -32,10 +33,12 @@ blas.prefer()  # before anything can import MLX
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchResponse",
     "GenerationResponse",
     "Graph",
     "SpecEngine",
     "SpeculativeModel",
+    "batch_generate",
     "compile_graph",
     "generate",
     "load_graph",
@@ -44,10 +47,12 @@ __all__ = [
 ]
 
 _HOME = {  # public name -> its module, imported when the name is first used
+    "BatchResponse": "batch.generate",
     "GenerationResponse": "decode.responses",
     "Graph": "graph.graph",
     "SpecEngine": "decode.engine",
     "SpeculativeModel": "decode.speculative",
+    "batch_generate": "batch.generate",
     "compile_graph": "compile.compiler",
     "generate": "decode.generate",
     "load_graph": "share.find",

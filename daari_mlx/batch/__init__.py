@@ -1,7 +1,7 @@
 """Many answers at once: requests → events, several tokens a row and round.
 
 ``generate.batch_generate`` answers a list of prompts; ``engine.BatchEngine`` is what it and servers stand on: requests
-are added at any time, a step gives events, rows leave when they end or are cancelled. ``newcomers`` and ``prefixes`` read
-prompts between rounds, ``rows`` runs one forward for all rows, ``lengths`` says how far all of them draft, ``alone``
+are added at any time, a step gives events, rows leave when they end or are cancelled. ``newcomers`` and ``prefixes``
+read prompts between rounds, ``rows`` runs one forward for all rows, ``lengths`` says how far they draft, ``alone``
 answers what cannot share a batch. One thread steps it.
 """

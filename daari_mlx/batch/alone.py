@@ -1,4 +1,4 @@
-"""Rows that cannot share a batch: each is answered by a teacher of its own, a round between two rounds of the others."""
+"""Rows that cannot share a batch: each is answered by itself, a round between two rounds of the others."""
 
 from __future__ import annotations
 
@@ -46,9 +46,6 @@ class Alone:
         if self._answer is None and not self._chunk():
             return None
         return self._round()
-
-    def close(self) -> None:
-        """End it before its time."""
 
     def _chunk(self) -> bool:
         """Read some more of the prompt; whether all of it is read."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
 from typing import Any
@@ -38,6 +39,21 @@ from daari_mlx.teacher.row import Row as TeacherRow
 from daari_mlx.teacher.tap import Tap, vocabulary_of
 
 STEP = 512  # prompt tokens that are read between two rounds
+
+
+@dataclass(slots=True)
+class Counts:
+    """What an engine did so far.
+
+    Attributes:
+        prompt_seconds: spent reading prompts.
+        rounds: forwards over all rows that emit tokens.
+        round_seconds: spent in rounds, drafting and telling tokens included.
+    """
+
+    prompt_seconds: float = 0.0
+    rounds: int = 0
+    round_seconds: float = 0.0
 
 
 class BatchEngine:
@@ -72,7 +88,7 @@ class BatchEngine:
         stream: Any = None,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self._stream = importlib.import_module("mlx_lm.generate").generation_stream if stream is None else stream
+        self.stream = importlib.import_module("mlx_lm.generate").generation_stream if stream is None else stream
         self._make_drafter, self._tap, self._cost = make_drafter, tap, cost
         self._most_rows, self._most_bytes, self._why_alone = most_rows, most_bytes, why_alone
         self._step = prefill_step_size
@@ -84,11 +100,13 @@ class BatchEngine:
         self._spare: list[Drafter] = []
         self._uids = count()
         self._parked = False
+        self.counts = Counts()
         self._reading: Iterator[int] | None = None  # a prefix that is being read
-        self._prefixes = Prefixes(model, prefill_step_size, self._stream)
+        self._shares = True  # prefixes are read for several prompts at once
+        self._prefixes = Prefixes(model, prefill_step_size, self.stream)
         if why_alone is None:
-            self._rows = Rows(model, tap, self._stream)
-            self._newcomers = Newcomers(model, tap, prefill_step_size, self._stream)
+            self._rows = Rows(model, tap, self.stream)
+            self._newcomers = Newcomers(model, tap, prefill_step_size, self.stream)
 
     def __len__(self) -> int:
         """How many requests are not answered yet."""
@@ -114,7 +132,7 @@ class BatchEngine:
         prefill = Prefill(request.prompt_progress_callback)
         cached = 0 if request.prompt_cache is None else cached_tokens(request.prompt_cache)
         seed = int(mx.random.randint(0, 2**31 - 1)) if request.seed is None and request.sampler else request.seed or 0
-        judge = Judge(request.sampler, request.logits_processors, request.prompt[:-1], self._stream, OwnDraws(seed))
+        judge = Judge(request.sampler, request.logits_processors, request.prompt[:-1], self.stream, OwnDraws(seed))
         responder = Responder(
             self.tokenizer, len(request.prompt), request.max_tokens, statistics, request.stop, prefill
         )
@@ -132,13 +150,20 @@ class BatchEngine:
         """
         self._let_go()
         self._admit()
+        events: list[Event] = []
+        start = perf_counter()
         if self._reading is not None:
             self._read_prefix()
         elif self._why_alone is None and len(self._newcomers):
-            self._read_newcomers()
-        events = self._round() if self._running else []
+            events = self._read_newcomers()
+        read = perf_counter()
+        if self._running:
+            events += self._round()
         if self._alone:
             events += self._step_alone()
+        self.counts.prompt_seconds += read - start
+        self.counts.round_seconds += perf_counter() - read
+        self.counts.rounds += 1
         return events
 
     # rows come
@@ -166,7 +191,7 @@ class BatchEngine:
             if self._why_alone is not None:
                 self._waiting.popleft()
                 self._hand_drafter(row)
-                self._alone.append(Alone(self.model, row, self._tap, self._options(row), self._why_alone, self._stream))
+                self._alone.append(Alone(self.model, row, self._tap, self._options(row), self._why_alone, self.stream))
                 continue
             if len(self._running) + len(self._newcomers) >= self._most_rows or not self._fits(row):
                 return
@@ -174,8 +199,8 @@ class BatchEngine:
                 self._enter(row, row.request.prompt_cache, 0)
                 continue
             prompt = row.request.prompt
-            shared = self._prefixes.shared(prompt, [r.request.prompt for r in list(self._waiting)[1 : self._most_rows]])
-            if shared:
+            others = [other.request.prompt for other in list(self._waiting)[1 : self._most_rows]]
+            if self._shares and (shared := self._prefixes.shared(prompt, others)):
                 self._reading = self._prefixes.read(prompt[:shared])
                 return
             known, cache = self._prefixes.find(prompt)
@@ -188,10 +213,11 @@ class BatchEngine:
 
     def _fits(self, row: Row) -> bool:
         """Whether a row's cache finds room; with no other row there, it always does."""
-        rows = len(self._running) + len(self._newcomers)
-        if self._most_bytes is None or not rows:
+        if self._most_bytes is None or (not self._running and not len(self._newcomers)):
             return True
-        tokens = sum(self._rows.cache.tokens) + 1
+        tokens = sum(self._rows.cache.tokens) + self._newcomers.tokens
+        if not tokens:  # what a token takes is known once the first are read
+            return False
         most = len(row.request.prompt) + max(row.request.max_tokens, 0) + row.cached
         return self.nbytes * (1 + most / tokens) <= self._most_bytes
 
@@ -207,20 +233,28 @@ class BatchEngine:
             prompt_progress_callback=row.request.prompt_progress_callback,
             context_length=context_length(self.model),
             blocks_until=blocks_until(self.model),
-            stream=self._stream,
+            stream=self.stream,
         )
 
     def _read_prefix(self) -> None:
         assert self._reading is not None
         try:
-            next(self._reading)
-        except StopIteration:
-            self._reading = None
+            if next(self._reading, None) is None:
+                self._reading = None
+        except Exception:  # what fails here fails again with the prompt itself, as its error
+            self._reading, self._shares = None, False
 
-    def _read_newcomers(self) -> None:
-        for row, state in self._newcomers.read(self._rows):
+    def _read_newcomers(self) -> list[Event]:
+        try:
+            read = self._newcomers.read(self._rows)
+        except Exception as error:
+            events = [Event(row.uid, error=error) for row in self._newcomers.rows]
+            self._newcomers = Newcomers(self.model, self._tap, self._step, self.stream)
+            return events
+        for row, state in read:
             row.answer = self._answer(row, state)
             self._running.append(row)
+        return []
 
     def _answer(self, row: Row, state: FloatArray | None) -> Answer:
         return Answer(
@@ -287,7 +321,7 @@ class BatchEngine:
             held = self._rows.cache.tokens[place] - row.cached
             event.prompt_cache = self._rows.leave(place)
             if held < len(row.answer.text):
-                newest = TeacherRow(self.model, event.prompt_cache, row.judge, stream=self._stream, whole=True)
+                newest = TeacherRow(self.model, event.prompt_cache, row.judge, stream=self.stream, whole=True)
                 newest.finish(row.answer.text[-1])
         else:
             self._rows.drop(place)

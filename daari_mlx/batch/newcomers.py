@@ -45,14 +45,20 @@ class Newcomers:
         """Bytes of their caches."""
         return self._cache.nbytes
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of them that are read."""
+        return sum(self._cache.tokens)
+
     def admit(self, row: Row, cache: Cache | None, known: int) -> None:
         """Begin with a prompt.
 
         Args:
             cache: what holds its first ``known`` tokens, or what came before it; it is copied. None for nothing.
         """
+        held = known or row.cached or int(cache is not None)  # recurrent state alone does not say how much it holds
         with mx.stream(self._stream):
-            self._cache.join(cache)
+            self._cache.join(cache, held)
         self._rows.append(row)
         self._left.append(row.request.prompt[known:-1])
         row.prefill(known, len(row.request.prompt))

@@ -32,15 +32,9 @@ class Prefixes:
 
     def find(self, prompt: list[int]) -> tuple[int, Cache | None]:
         """How many first tokens of a prompt are kept, and their cache, which is to be copied and not changed."""
-        found = max(
-            (
-                k
-                for k, (tokens, _) in enumerate(self._kept)
-                if prompt[: len(tokens)] == tokens and len(tokens) < len(prompt)
-            ),
-            key=lambda k: len(self._kept[k][0]),
-            default=None,
-        )
+        fitting = [k for k, (tokens, _) in enumerate(self._kept) if prompt[: len(tokens)] == tokens]
+        fitting = [k for k in fitting if len(self._kept[k][0]) <= len(prompt) - 2]  # a token is left to read
+        found = max(fitting, key=lambda k: len(self._kept[k][0]), default=None)
         if found is None:
             return 0, None
         tokens, cache = self._kept[found]

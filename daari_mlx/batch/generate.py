@@ -1,0 +1,269 @@
+"""`batch_generate` with mlx-lm's names: a list of prompts in, their answers out, drafted."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.generate import BatchResponse as PlainResponse
+from mlx_lm.generate import BatchStats
+from mlx_lm.sample_utils import greedy_sampler
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from daari_mlx.batch.engine import STEP, BatchEngine, Counts
+from daari_mlx.batch.request import Event, Request
+from daari_mlx.cost import probe
+from daari_mlx.cost.batch_cost import BatchCost
+from daari_mlx.decode.choose import choose_drafter, graph_drafter
+from daari_mlx.decode.generate import encode_prompt, new_cache
+from daari_mlx.decode.options import DraftLength
+from daari_mlx.decode.refusals import refuse_unknown
+from daari_mlx.decode.stops import stop_list
+from daari_mlx.graph.graph import Graph
+from daari_mlx.ground.accept import Statistics
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.progress import bar
+from daari_mlx.ground.wired import wired
+from daari_mlx.share.find import graph_of
+from daari_mlx.teacher.batchable import why_alone
+
+V = TypeVar("V")
+
+
+@dataclass
+class BatchResponse(PlainResponse):
+    """mlx-lm's response with what drafting did.
+
+    Attributes:
+        statistics: of each prompt, in their order.
+        finish_reasons: ``"stop"`` or ``"length"``, of each prompt.
+        errors: what ended a row instead, by its place; the others are whole.
+        alone: why the rows did not share a batch, or None.
+    """
+
+    statistics: list[Statistics] = field(default_factory=list)
+    finish_reasons: list[str | None] = field(default_factory=list)
+    errors: dict[int, Exception] = field(default_factory=dict)
+    alone: str | None = None
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Emitted tokens of a row per forward that it took part in; plain decoding is 1.0."""
+        return total(self.statistics).tokens_per_forward
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted draft tokens per draft token, over all rows."""
+        return total(self.statistics).acceptance_rate
+
+
+def total(statistics: Sequence[Statistics]) -> Statistics:
+    """The counts of several answers added up."""
+    found = Statistics()
+    for one in statistics:
+        found.add(one)
+    return found
+
+
+def batch_generate(
+    model: nn.Module,
+    tokenizer: Any,
+    prompts: Sequence[str | list[int]],
+    prompt_caches: Sequence[Any] | None = None,
+    max_tokens: int | Sequence[int] = 128,
+    verbose: bool = False,
+    return_prompt_caches: bool = False,
+    return_token_ids: bool = False,
+    return_logprobs: bool = False,
+    *,
+    graph: Graph | str | Path | None = None,
+    num_draft_tokens: DraftLength = "auto",
+    sampler: Any = None,
+    logits_processors: Any = None,
+    stop: Any = None,
+    seed: int | Sequence[int | None] | None = None,
+    completion_batch_size: int = 32,
+    prefill_step_size: int = STEP,
+    max_cache_bytes: int | None = None,
+    **unknown: Any,
+) -> BatchResponse:
+    """Answer several prompts at once: each as it is answered alone, several tokens a forward.
+
+    Args:
+        model, tokenizer: as ``mlx_lm.load`` gives them: the teacher.
+        prompts: text or token ids.
+        prompt_caches: what came before each prompt; they are copied, and left as they are.
+        max_tokens: tokens of an answer at the most, one number for all or one a prompt; -1 for no limit.
+        graph: a compiled graph, or the folder or Hub repository it lies in; None decodes plainly.
+        num_draft_tokens: how many tokens a round drafts; ``"auto"`` lets the paths' probabilities and the cost of a
+            forward over all rows decide; 0 drafts nothing.
+        sampler, seed, stop: one for all prompts, or a list with one a prompt. A row with a seed draws what
+            ``mx.random.seed(seed)`` lets it draw alone.
+        logits_processors: a list of processors for each prompt, or one list for all, which then may keep no state.
+        completion_batch_size: rows that share a forward at the most.
+        prefill_step_size: prompt tokens that are read between two rounds.
+        max_cache_bytes: what all rows' caches may take; None for no limit.
+        The others are mlx-lm's.
+
+    Raises:
+        DaariError: a graph of another teacher, an empty prompt, an option that is unknown or cannot be honoured.
+    """
+    refuse_unknown(unknown, [*inspect.signature(batch_generate).parameters][:-1])
+    if not isinstance(tokenizer, TokenizerWrapper):
+        tokenizer = TokenizerWrapper(tokenizer)
+    engine, off = make_engine(
+        model,
+        tokenizer,
+        graph=None if graph is None else graph_of(graph),
+        num_draft_tokens=num_draft_tokens,
+        most_rows=completion_batch_size,
+        prefill_step_size=prefill_step_size,
+        most_bytes=max_cache_bytes,
+    )
+    count = len(prompts)
+    samplers = each(sampler, count, "sampler")
+    stops = each(stop, count, "stop") if _nested(stop) else [stop] * count
+    processors = list(logits_processors) if _nested(logits_processors) else [logits_processors] * count
+    limits, seeds = each(max_tokens, count, "max_tokens"), each(seed, count, "seed")
+    caches = [None] * count if prompt_caches is None else each(list(prompt_caches), count, "prompt_caches")
+    requests = [
+        Request(
+            encode_prompt(tokenizer, prompt),
+            max_tokens=limits[k],
+            sampler=None if samplers[k] is greedy_sampler else samplers[k],
+            logits_processors=processors[k],
+            stop=stop_list(stops[k]),
+            seed=seeds[k],
+            prompt_cache=caches[k],
+            keep_cache=return_prompt_caches,
+        )
+        for k, prompt in enumerate(prompts)
+    ]
+    for request in requests:
+        engine.add(request)
+    collected = _Collected(count, return_logprobs)
+    start = time.perf_counter()
+    with wired(model, engine.stream), bar(total=count, desc="answers", unit="answer", shown=verbose) as shown:
+        while len(engine):
+            for event in engine.step():
+                collected.take(event)
+                shown.update(event.ended)
+    return collected.response(tokenizer, requests, off, engine.counts, time.perf_counter() - start, return_token_ids)
+
+
+def make_engine(
+    model: nn.Module,
+    tokenizer: Any,
+    *,
+    graph: Graph | None = None,
+    num_draft_tokens: DraftLength = "auto",
+    most_rows: int = 32,
+    prefill_step_size: int = STEP,
+    most_bytes: int | None = None,
+) -> tuple[BatchEngine, str | None]:
+    """The engine for a teacher and a graph, and why it does not draft, or None.
+
+    Raises:
+        DaariError: a graph of another teacher; numbers that cannot be.
+    """
+    for name, value in (("completion_batch_size", most_rows), ("prefill_step_size", prefill_step_size)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise DaariError(f"{name} is {value!r}: give a whole number from 1 on.")
+    statistics = Statistics()
+    first, tap = choose_drafter(model, tokenizer, new_cache(model), statistics, graph, None, num_draft_tokens)
+    auto = first is not None and num_draft_tokens == "auto"
+    engine = BatchEngine(
+        model,
+        tokenizer,
+        make_drafter=None
+        if first is None or graph is None
+        else lambda: graph_drafter(graph, model, tokenizer, num_draft_tokens),
+        tap=tap,
+        cost=BatchCost(probe.cost_of(model)) if auto else None,
+        most_rows=most_rows,
+        most_bytes=most_bytes,
+        prefill_step_size=prefill_step_size,
+        why_alone=why_alone(model),
+    )
+    return engine, statistics.drafting_off
+
+
+def each(value: V | Sequence[V], count: int, name: str) -> list[Any]:
+    """One value for each prompt, given as one for all or as a list.
+
+    Raises:
+        DaariError: the list is of another length.
+    """
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise DaariError(f"{name} has {len(value)} entries for {count} prompts: give one for all, or one a prompt.")
+    return list(value)
+
+
+def _nested(value: Any) -> bool:
+    """Whether a list of lists was given: one a prompt."""
+    return isinstance(value, (list, tuple)) and any(item is None or isinstance(item, (list, tuple)) for item in value)
+
+
+class _Collected:
+    """The events of all rows, put together."""
+
+    def __init__(self, count: int, logprobs: bool) -> None:
+        self._texts, self._ids = [""] * count, [list[int]() for _ in range(count)]
+        self._logprobs = [list[float]() for _ in range(count)] if logprobs else None
+        self._caches: list[Any] = [None] * count
+        self._statistics: list[Statistics] = [Statistics() for _ in range(count)]
+        self._reasons: list[str | None] = [None] * count
+        self._errors: dict[int, Exception] = {}
+        self._alone: str | None = None
+
+    def take(self, event: Event) -> None:
+        """Add an event."""
+        place = event.uid
+        for response in event.responses:
+            self._texts[place] += response.text
+            self._statistics[place] = response.statistics
+            self._reasons[place] = response.finish_reason
+            self._ids[place].append(response.token)
+            if self._logprobs is not None:
+                self._logprobs[place].append(response.logprobs[response.token].item())
+        if event.error is not None:
+            self._errors[place] = event.error
+        self._caches[place] = event.prompt_cache
+        self._alone = event.alone or self._alone
+
+    def response(
+        self, tokenizer: Any, requests: list[Request], off: str | None, counts: Counts, seconds: float, ids: bool
+    ) -> BatchResponse:
+        """All of it; as in mlx-lm, the end token is not among the ids."""
+        for statistics in self._statistics:
+            statistics.drafting_off = statistics.drafting_off or off
+        stats = BatchStats(
+            prompt_tokens=sum(len(request.prompt) for request in requests),
+            prompt_time=counts.prompt_seconds,
+            generation_tokens=sum(map(len, self._ids)),
+            generation_steps=counts.rounds,
+            decode_time=counts.round_seconds,
+            wall_time=seconds,
+            peak_memory=mx.get_peak_memory() / 1e9,
+        )
+        ends = set(tokenizer.eos_token_ids)
+        kept = [i[:-1] if i and i[-1] in ends else i for i in self._ids]
+        return BatchResponse(
+            self._texts,
+            stats,
+            self._caches if any(request.keep_cache for request in requests) else None,
+            kept if ids else None,
+            self._logprobs,
+            statistics=self._statistics,
+            finish_reasons=self._reasons,
+            errors=self._errors,
+            alone=self._alone,
+        )
