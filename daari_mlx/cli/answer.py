@@ -127,9 +127,7 @@ def chat(
     teacher = teacher_name.load()
     words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
     drafting = drafter_name.load(graph, teacher, trust_remote_code=teacher_name.trust_remote_code)
-    of_answer = asdict(length) | asdict(cache)
-    of_engine = {"max_kv_size": of_answer.pop("max_kv_size"), **drafting.options()}
-    engine = SpecEngine(teacher.model, tokenizer=teacher.tokenizer, **of_engine)
+    engine = SpecEngine(teacher.model, tokenizer=teacher.tokenizer, max_kv_size=cache.max_kv_size, **drafting.options())
     kind, named = drafter_name.kind(), drafter_name.graph or drafter_name.draft_model
     sampling.start()
     talk(
@@ -141,5 +139,6 @@ def chat(
         chat_template_config=chat_template_config,
         sampler=sampling.sampler(teacher.tokenizer),
         logits_processors=schema_name.load(teacher.tokenizer),
-        **of_answer,
+        **asdict(length),
+        **cache.filling(),
     )

@@ -17,7 +17,7 @@ from daari_mlx.decode.begun import Begun, processors_for
 from daari_mlx.decode.choose import choose_drafter
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.loop import generate_step
-from daari_mlx.decode.options import DraftLength
+from daari_mlx.decode.options import CacheOptions, DraftLength
 from daari_mlx.decode.refusals import (
     check_kv_quantisation,
     check_numbers,
@@ -90,14 +90,8 @@ def stream_generate(
         DaariError: a graph of another teacher, an empty prompt, an option that is unknown or cannot be honoured.
     """
     refuse_unknown(unknown, [*inspect.signature(stream_generate).parameters][:-1])
-    check_numbers(
-        max_tokens=max_tokens,
-        max_kv_size=max_kv_size,
-        prefill_step_size=prefill_step_size,
-        kv_bits=kv_bits,
-        kv_group_size=kv_group_size,
-        quantized_kv_start=quantized_kv_start,
-    )
+    caching = CacheOptions(max_kv_size, prefill_step_size, kv_bits, kv_group_size, quantized_kv_start)
+    check_numbers(max_tokens=max_tokens, **vars(caching))
     stops = stop_list(stop)
     refuse_two_sizes(prompt_cache, max_kv_size)
     if not isinstance(tokenizer, TokenizerWrapper):
@@ -114,14 +108,11 @@ def stream_generate(
         max_tokens=max_tokens,
         sampler=None if sampler is greedy_sampler else sampler,
         logits_processors=processors_for(logits_processors, ids, earlier, begun),
-        prefill_step_size=prefill_step_size,
-        kv_bits=kv_bits,
-        kv_group_size=kv_group_size,
-        quantized_kv_start=quantized_kv_start,
         prompt_progress_callback=prefill,
         context_length=context_length(model),
         blocks_until=blocks_until(model),
         stream=stream,
+        **caching.filling(),
     )
     if chosen is not None:
         statistics.drafting_off = options.ends_drafting(cached_tokens(cache) + len(ids) - 1)

@@ -71,3 +71,7 @@ class CacheOptions:
     kv_bits: Annotated[int | None, number("Bits of KV cache quantisation; none by default.", 1)] = None
     kv_group_size: Annotated[int, number("Group size of KV cache quantisation.", 1)] = 64
     quantized_kv_start: Annotated[int, number("With --kv-bits, the token from which the cache is quantised.", 0)] = 5000
+
+    def filling(self) -> dict[str, Any]:
+        """How it is filled and quantised, answer by answer: all but its size, which is chosen when it is made."""
+        return {name: value for name, value in vars(self).items() if name != "max_kv_size"}
