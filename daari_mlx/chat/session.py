@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from daari_mlx.chat.conversation import Conversation, Message
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.text.template import template_failure
+from daari_mlx.text.template import ChatTemplate
 
 if TYPE_CHECKING:
     from daari_mlx.decode.responses import GenerationResponse
@@ -81,7 +81,7 @@ class Session:
             DaariError: it does not.
         """
         probe = [{"role": "system", "content": MARK}, {"role": "user", "content": "?"}]
-        if MARK not in self._template(probe):
+        if MARK not in self._template().prompt(probe):
             raise DaariError(
                 "This teacher's chat template leaves system prompts out, so that the teacher would not see it: "
                 "say it in your first message instead."
@@ -89,17 +89,10 @@ class Session:
 
     def tokens(self) -> int:
         """How many tokens the conversation has, the header of the next answer included."""
-        text = self._template(self.conversation.messages)
-        # not verbose: what is too long is told by whoever counts
-        return len(self.engine.tokenizer.encode(text, add_special_tokens=False, verbose=False))
+        return len(self._template().prompt_ids(self.conversation.messages))
 
-    def _template(self, messages: list[Message]) -> str:
-        config = self.options.get("chat_template_config") or {}
-        template = self.engine.tokenizer.apply_chat_template
-        try:
-            return str(template(messages, tokenize=False, add_generation_prompt=True, **config))
-        except Exception as error:  # a template can raise anything
-            raise template_failure(error) from error
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate(self.engine.tokenizer, self.options.get("chat_template_config"))
 
     def answer(
         self, progress: Callable[[int, int], None], is_stopped: Callable[[], bool]
@@ -121,13 +114,8 @@ class Session:
                 raise StoppedBeforeAnswer
 
         options = {**self.options, **self._within_context()}
-        try:
-            responses = self.engine.stream_chat(self.conversation.messages, prompt_progress_callback=between, **options)
-        except DaariError:
-            raise
-        except Exception as error:  # nothing has run yet but the chat template
-            raise template_failure(error) from error
-        yield from responses  # a generator is closed along with this one
+        # a generator is closed along with this one
+        yield from self.engine.stream_chat(self.conversation.messages, prompt_progress_callback=between, **options)
 
     def _within_context(self) -> dict[str, int]:
         """``max_tokens`` where fewer fit; plain decoding would go on past the context, into noise."""

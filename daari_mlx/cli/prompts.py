@@ -7,7 +7,7 @@ from typing import Any
 
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import unescaped
-from daari_mlx.text.template import template_failure
+from daari_mlx.text.template import ChatTemplate
 
 QUERY = "<query>"  # mlx-lm's own mark: what a template puts before it is in the saved cache already
 
@@ -39,7 +39,11 @@ def encode(
     if not (prompt.strip() if templated else prompt):
         raise DaariError("The prompt is empty: give --prompt some text, or pipe it in with --prompt -.")
     if not templated:
-        unused = {"--system-prompt": system_prompt, "--prefill-response": prefill_response}
+        unused = {
+            "--system-prompt": system_prompt,
+            "--prefill-response": prefill_response,
+            "--chat-template-config": chat_template_config or None,
+        }
         if given := [name for name, value in unused.items() if value is not None]:
             why = "--ignore-chat-template was given" if ignore_chat_template else "this tokenizer has none"
             raise DaariError(f"{' and '.join(given)} needs a chat template, and {why}: leave it out.")
@@ -48,24 +52,13 @@ def encode(
     messages.append({"role": "user", "content": prompt})
     if prefill_response is not None:
         messages.append({"role": "assistant", "content": prefill_response})
-    text = _render(tokenizer, messages, prefill_response is not None, chat_template_config or {})
+    template = ChatTemplate(tokenizer, chat_template_config)
+    render = template.prompt if prefill_response is None else template.begun
+    text = render(messages)
     if cached:
         marked = [{**m, "content": QUERY} if m["role"] == "user" else m for m in messages]
-        probe = _render(tokenizer, marked, prefill_response is not None, chat_template_config or {})
-        text = text[probe.index(QUERY) :]
-    return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
-
-
-def _render(tokenizer: Any, messages: list[dict[str, str]], prefilled: bool, config: dict[str, Any]) -> str:
-    try:
-        return str(
-            tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                continue_final_message=prefilled,
-                add_generation_prompt=not prefilled,
-                **config,
-            )
-        )
-    except Exception as error:  # a template can raise anything
-        raise template_failure(error) from error
+        before, mark, _ = render(marked).partition(QUERY)
+        if not mark:
+            raise DaariError("The chat template leaves the prompt out, so that nothing would follow the saved cache.")
+        text = text[len(before) :]
+    return template.ids(text)

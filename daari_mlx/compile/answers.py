@@ -43,7 +43,8 @@ def answer_prompts(
     for part, path in zip(parts, paths, strict=True):
         for prompt, answer in zip(part, _read_answers(path, len(part)), strict=True):
             if answer:
-                sequences.append(Sequence(prompt.tokens + answer, len(prompt.tokens), prompt.row, prompt.source))
+                whole, start = prompt.tokens + answer, len(prompt.tokens)
+                sequences.append(Sequence(whole, start, prompt.row, prompt.source, prompt.identity))
     if not sequences:
         raise DaariError("The teacher gave no answer to any prompt: it ended each at once. Use --answers reference.")
     return sequences

@@ -16,7 +16,7 @@ class Estimate:
     """Bytes that an extraction puts on the disk.
 
     Attributes:
-        kept: the shards, with the teacher's answers.
+        kept: the shards, with the rendered rows and the teacher's answers.
         passing: unreduced states, there until the projection is fitted.
         states: how many states the shards hold.
         at_most: the teacher's answers are still to come and were taken at their longest.
@@ -29,9 +29,18 @@ class Estimate:
 
     @classmethod
     def of(
-        cls, sequences: int, states: int, prompts: int, *, width: int, dimensions: int, sample: int, at_most: bool
+        cls,
+        sequences: int,
+        states: int,
+        prompts: int,
+        tokens: int,
+        *,
+        width: int,
+        dimensions: int,
+        sample: int,
+        at_most: bool,
     ) -> Estimate:
-        """Of the number of sequences, of states and of tokens before them.
+        """Of the number of sequences, of states, of tokens before them, and of tokens that are recorded as rendered.
 
         Args:
             width: of a state.
@@ -41,7 +50,7 @@ class Estimate:
         """
         row = 2 * min(dimensions, width) + 4
         answers = 12 * states if at_most else 0  # as indented JSON
-        kept = states * row + prompts * 4 + sequences * SEQUENCE_BYTES + answers
+        kept = states * row + (prompts + tokens) * 4 + sequences * SEQUENCE_BYTES + answers
         return cls(kept, min(sample, states) * (4 * width + 4), states, at_most)
 
     def text(self, folder: Path, done: int) -> str:

@@ -23,6 +23,7 @@ from daari_mlx.compile.batches import Layout, Reader, choose
 from daari_mlx.compile.estimate import Estimate, held_bytes
 from daari_mlx.compile.layers import AUTO, choose_layer
 from daari_mlx.compile.options import ExtractOptions
+from daari_mlx.compile.rendered import rendered_hash, rendered_rows
 from daari_mlx.compile.shards import LEAD, Part, cut, kept, read, reduce
 from daari_mlx.compile.workdir import Plan, Workdir
 from daari_mlx.graph.nodes import Projection, fit_projection
@@ -33,7 +34,8 @@ from daari_mlx.ground.progress import bar
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.ranks import Alone
 from daari_mlx.teacher.tap import FINAL, tap_model
-from daari_mlx.text.data import Prompt, Sequence, corpus_hash
+from daari_mlx.text.data import Prompt, Sequence
+from daari_mlx.text.identity import corpus_hash
 
 PART = 64  # sequences a shard holds
 SAMPLE_STATES = 8192  # states that the projection is fitted on
@@ -62,7 +64,7 @@ def extract(
     crew = crew or Alone()
     plan = Plan(
         teacher=teacher.fingerprint(),
-        corpus=_hash(rows),
+        corpus=corpus_hash(row.said for row in rows),
         rows=len(rows),
         answers=options.answers,
         max_tokens=options.max_tokens,
@@ -72,9 +74,10 @@ def extract(
     )
     # what cannot be a teacher is told before any work
     _, width = tap_model(teacher.model, FINAL if options.layer == AUTO else options.layer)
-    with _begun(workdir, plan, crew):
+    with _begun(workdir, plan, rendered_hash(rows), crew):
         if crew.told("finished" if workdir.is_finished() else ""):
             return
+        rows = rendered_rows(rows, workdir.rows_path, crew)
         if projection is not None and crew.rank == 0 and not workdir.projection_path.exists():
             save_arrays(workdir.projection_path, {"mean": projection.mean, "basis": projection.basis})
         estimate = _estimate(rows, width, options)
@@ -101,7 +104,7 @@ def extraction_record(workdir: Workdir) -> dict[str, object]:
 
 
 @contextmanager
-def _begun(workdir: Workdir, plan: Plan, crew: Alone) -> Iterator[None]:
+def _begun(workdir: Workdir, plan: Plan, rendered: str, crew: Alone) -> Iterator[None]:
     """The folder is this run's, and stays so until the end: rank 0 takes it first, then the others."""
     ours = {k: v for k, v in plan.teacher.items() if k not in ("source", "adapter_path")}
     digest = hashlib.sha256(json.dumps([ours, asdict(plan) | {"teacher": None}]).encode()).hexdigest()
@@ -121,7 +124,7 @@ def _begun(workdir: Workdir, plan: Plan, crew: Alone) -> Iterator[None]:
                     workdir.check_own()
                     workdir.path.mkdir(parents=True, exist_ok=True)
                     lock = Lock(workdir.lock_path, run)
-                    workdir.begin(plan)
+                    workdir.begin(plan, rendered)
                     if crew.size > 1 and not lock.joined:
                         lock.share()
             except (DaariError, OSError) as found:
@@ -191,12 +194,6 @@ def _answered(
     return sequences
 
 
-def _hash(rows: list[Sequence] | list[Prompt]) -> str:
-    return corpus_hash(
-        row if isinstance(row, Sequence) else Sequence(row.tokens, len(row.tokens), row.row, row.source) for row in rows
-    )
-
-
 def _estimate(rows: list[Sequence] | list[Prompt], width: int, options: ExtractOptions) -> Estimate:
     given = [row for row in rows if isinstance(row, Sequence)]
     asked = [row for row in rows if isinstance(row, Prompt)]
@@ -205,6 +202,7 @@ def _estimate(rows: list[Sequence] | list[Prompt], width: int, options: ExtractO
         len(rows),
         states,
         sum(kept(s).start + 1 for s in given) + sum(len(p.tokens) for p in asked),
+        sum(len(row.tokens) for row in rows),
         width=width,
         dimensions=options.dimensions,
         sample=SAMPLE_STATES + PART * states // max(1, len(rows)),  # whole shards are taken

@@ -10,7 +10,8 @@ from daari_mlx.compile.batches import Piece, Reader
 from daari_mlx.graph.nodes import Projection
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.types import FloatArray
-from daari_mlx.text.data import Sequence, prompt_hash
+from daari_mlx.text.data import Sequence
+from daari_mlx.text.identity import prompt_key
 from daari_mlx.text.prefixes import shared_prefixes
 
 LEAD = 1  # rows before the answer: the state that leads to the prompt's last token lets the first forward carry a draft
@@ -89,7 +90,7 @@ def rows_of(sequences: list[Sequence]) -> dict[str, np.ndarray]:
         "before": np.concatenate([np.array(s.tokens[: row.start + 1], np.int32) for s, row in both]),
         "before_rows": np.array([row.start + 1 for row in rows], np.int32),
         "lead": np.array([max(0, s.answer_start - 1 - row.start) for s, row in both], np.int32),
-        "prompts": np.array([prompt_hash(s.tokens[: s.answer_start]) for s in sequences], np.uint64),
+        "prompts": np.array([prompt_key(s.prompt, s.identity) for s in sequences], np.uint64),
     }
 
 

@@ -24,7 +24,8 @@ class Plan:
 
     Attributes:
         teacher: the teacher's fingerprint.
-        corpus: hash over the token sequences (or prompts, where the teacher answers).
+        corpus: hash over what the rows say, whatever a clock in the chat template printed; of older versions over
+            their tokens.
         rows: how many of them.
         answers: ``"reference"`` or ``"teacher"``.
         max_tokens: the longest answer that the teacher gives; unused with reference answers.
@@ -79,6 +80,11 @@ class Workdir:
         return self.path / "extract.json"
 
     @property
+    def rows_path(self) -> Path:
+        """The rows as they were rendered first; see :mod:`daari_mlx.compile.rendered`."""
+        return self.path / "rows.safetensors"
+
+    @property
     def projection_path(self) -> Path:
         return self.path / "projection.safetensors"
 
@@ -112,8 +118,11 @@ class Workdir:
     def shard_path(self, part: int) -> Path:
         return self.path / "shards" / f"{part:05d}.safetensors"
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, rendered: str | None = None) -> None:
         """Record the plan, or see that the recorded one is the same.
+
+        Args:
+            rendered: the hash over rendered rows by which an older version knew the corpus; that does too.
 
         Raises:
             DaariError: the folder belongs to another run; it is left as it is.
@@ -125,6 +134,8 @@ class Workdir:
             return
         old = read_json(self.plan_path, "extraction record")
         names = [name for name in new if name != "teacher" and old.get(name) != new[name]]
+        if rendered is not None and old.get("corpus") == rendered:
+            names.remove("corpus")
         theirs = old.get("teacher")
         ours = {k: v for k, v in plan.teacher.items() if k not in ("source", "adapter_path")}
         if not isinstance(theirs, dict) or any(theirs.get(k) != v for k, v in ours.items()):

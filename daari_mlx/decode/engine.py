@@ -23,6 +23,7 @@ from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.load import load_teacher
 from daari_mlx.teacher.quirks import refuses_blocks
 from daari_mlx.teacher.rewind import drop_last
+from daari_mlx.text.template import ChatTemplate
 
 Messages = list[dict[str, Any]]
 
@@ -114,20 +115,17 @@ class SpecEngine:
 
         Args:
             messages: as for :meth:`generate_chat`.
-            tools: function descriptions for the chat template.
+            tools: function descriptions for the chat template: a list, or JSON text of one.
             chat_template_config: further variables for the chat template.
             options: those of :func:`daari_mlx.stream_generate` but graph, cache, its size, and draft length.
+
+        Raises:
+            DaariError: the template rejects the messages, they are malformed (see
+                :func:`daari_mlx.text.messages.read_messages`), ``chat_template_config`` has names that are no variables
+                of a template; what :meth:`stream_tokens` raises.
         """
-        if not messages:
-            raise DaariError("There are no messages: give at least one, as {'role': 'user', 'content': ...}.")
-        ids = self.tokenizer.apply_chat_template(
-            messages,
-            tools=tools,
-            add_generation_prompt=True,
-            return_dict=False,
-            **(chat_template_config or {}),
-        )
-        return self.stream_tokens(ids, **options)
+        template = ChatTemplate(self.tokenizer, chat_template_config)
+        return self.stream_tokens(template.prompt_ids(messages, tools), **options)
 
     def stream_tokens(self, ids: list[int], **options: Any) -> Generator[GenerationResponse, None, None]:
         """Stream the answer to token ids; what the cache already holds of them is not computed again.

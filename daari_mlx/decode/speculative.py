@@ -23,6 +23,7 @@ from daari_mlx.teacher.follower import Follower
 from daari_mlx.teacher.judge import greedy
 from daari_mlx.teacher.load import Teacher, load_teacher
 from daari_mlx.teacher.quirks import refuses_blocks
+from daari_mlx.text.template import ChatTemplate
 
 Text = str | list[dict[str, Any]] | list[int]
 
@@ -83,10 +84,10 @@ class SpeculativeModel:
             text: a string, ``[{"role": ..., "content": ...}, ...]``, or token ids, which stay as they are.
 
         Raises:
-            DaariError: it is empty.
+            DaariError: it is empty, or the template rejects the messages.
         """
         if isinstance(text, list) and text and isinstance(text[0], dict):
-            text = self.tokenizer.apply_chat_template(text, add_generation_prompt=True, return_dict=False)
+            return ChatTemplate(self.tokenizer).prompt_ids(text)
         return encode_prompt(self.tokenizer, text)  # type: ignore[arg-type]
 
     def draft(self, prefix: list[int]) -> list[int]:

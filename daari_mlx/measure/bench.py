@@ -33,7 +33,8 @@ from daari_mlx.teacher.fingerprint import describe
 from daari_mlx.teacher.judge import LogitsProcessor
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.quirks import refuses_blocks
-from daari_mlx.text.data import Prompt, prompt_hash
+from daari_mlx.text.data import Prompt
+from daari_mlx.text.identity import is_known, prompt_key
 
 SHOWN = 5  # rows that an error names
 
@@ -135,7 +136,7 @@ def _check(teacher: Teacher, graph: Graph | None, prompts: list[Prompt], max_tok
             f"tokens: {_named(long)}. Leave them out."
         )
     compiled = set() if graph is None else set(graph.prompts.tolist())
-    known = [p for p in prompts if prompt_hash(p.tokens) in compiled]
+    known = [p for p in prompts if is_known(p.tokens, prompt_key(p.tokens, p.identity), compiled)]
     if known and not allow_overlap:
         raise DaariError(
             f"The graph was compiled from {len(known)} of these {len(prompts)} prompts: {_named(known)}. What "

@@ -14,7 +14,7 @@ from daari_mlx.measure.bench import environment
 from daari_mlx.measure.replay import replay
 from daari_mlx.measure.streams import Streams
 from daari_mlx.teacher.fingerprint import describe, differences
-from daari_mlx.text.data import prompt_hash
+from daari_mlx.text.identity import is_known
 
 
 def choose_drafters(name: str) -> list[str]:
@@ -65,7 +65,7 @@ def compare_drafters(
             "<file>."
         )
     compiled = set(graph.prompts.tolist())
-    overlap = sum(prompt_hash(stream.prompt) in compiled for stream in streams.items)
+    overlap = sum(is_known(stream.prompt, stream.key, compiled) for stream in streams.items)
     if overlap and not allow_overlap:
         raise DaariError(
             f"The graph was compiled from {overlap} of these {len(streams.items)} prompts. What it has seen measures "

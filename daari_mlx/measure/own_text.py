@@ -10,7 +10,7 @@ from daari_mlx.graph.outlook import Heard, Outlook, listen
 from daari_mlx.graph.source import NO_NODE
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.measure.streams import Stream, Streams, record
-from daari_mlx.text.data import prompt_hash
+from daari_mlx.text.identity import is_known, prompt_key
 
 if TYPE_CHECKING:
     from daari_mlx.teacher.load import Teacher
@@ -32,7 +32,7 @@ def ask(teacher: Teacher, graph: Graph, prompts: Sequence[Prompt], max_tokens: i
         DaariError: no prompt is left.
     """
     compiled = set(graph.prompts.tolist())
-    held_out = [prompt for prompt in prompts if prompt_hash(prompt.tokens) not in compiled]
+    held_out = [p for p in prompts if not is_known(p.tokens, prompt_key(p.tokens, p.identity), compiled)]
     if not held_out:
         raise DaariError(
             f"The graph was compiled from all of these {len(prompts)} prompts. What it has seen measures nothing: "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from daari_mlx.ground.progress import bar
 from daari_mlx.ground.regular import check_regular
 from daari_mlx.ground.types import FloatArray, IntArray
 from daari_mlx.teacher.judge import greedy
+from daari_mlx.text.identity import prompt_hash, prompt_key
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -43,12 +44,19 @@ class Stream:
         states: by layer ``(n + 1, H)`` float32; row e is the state from which ``tokens[start - 1 + e]`` was chosen. Row
             0 chose the prompt's last token; of a prompt of one token it is zero, since no forward has shown it.
         top: ``(n + 1, SHOWN)`` int32, the likeliest tokens at the same rows, falling.
+        known_as: the hash by which a graph knows the prompt; None for the hash of its tokens.
     """
 
     tokens: list[int]
     start: int
     states: dict[int | str, FloatArray]
     top: IntArray
+    known_as: int | None = None
+
+    @property
+    def key(self) -> int:
+        """The hash by which a graph knows the prompt, see :func:`daari_mlx.text.identity.prompt_key`."""
+        return prompt_hash(self.prompt) if self.known_as is None else self.known_as
 
     @property
     def prompt(self) -> list[int]:
@@ -105,7 +113,13 @@ def record(teacher: Teacher, prompts: Sequence[Prompt], layers: Sequence[int | s
     taps = {layer: tap_model(teacher.model, layer)[0] for layer in layers}
     ends = tuple(sorted(teacher.tokenizer.eos_token_ids))
     shown = bar(prompts, desc="streams", unit="prompt")
-    items = tuple(_answer(teacher, prompt.tokens, taps, ends, max_tokens) for prompt in shown)
+    items = tuple(
+        replace(
+            _answer(teacher, prompt.tokens, taps, ends, max_tokens),
+            known_as=prompt_key(prompt.tokens, prompt.identity),
+        )
+        for prompt in shown
+    )
     return Streams(items, max_tokens, teacher.context_length, ends, teacher.fingerprint())
 
 
@@ -179,6 +193,7 @@ def save_streams(streams: Streams, path: Path) -> None:
             "lengths": np.array([len(s.tokens) for s in items], np.int64),
             "starts": np.array([s.start for s in items], np.int64),
             "top": np.concatenate([s.top for s in items]),
+            "keys": np.array([s.key for s in items], np.uint64),
             "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
             **{f"{STATES}{layer}": np.concatenate([s.states[layer] for s in items]) for layer in streams.layers},
         },
@@ -223,6 +238,9 @@ def load_streams(path: Path) -> Streams:
     require(bool(((starts >= 1) & (starts < lengths)).all()), "an answer begins outside its stream")
     require(int(lengths.sum()) == len(tokens), "its tokens are not those of its streams")
     require(bool((tokens >= 0).all() and (top >= 0).all()), "a token id is negative")
+    keys = arrays.get("keys")  # streams of older versions have none
+    require(keys is None or (keys.dtype == np.uint64 and keys.shape == lengths.shape), "it has not one key a stream")
+    known_as: list[int | None] = [None] * len(lengths) if keys is None else keys.tolist()
     counts = lengths - starts + 1
     require(top.shape == (int(counts.sum()), SHOWN), "it has other rows than its answers")
     for layer in layers:
@@ -236,8 +254,9 @@ def load_streams(path: Path) -> Streams:
             f"the states of layer {layer} are missing or not finite",
         )
     items, token, row = [], 0, 0
-    for length, start, count in zip(lengths.tolist(), starts.tolist(), counts.tolist(), strict=True):
+    each = zip(lengths.tolist(), starts.tolist(), counts.tolist(), known_as, strict=True)
+    for length, start, count, key in each:
         states = {k: arrays[f"{STATES}{k}"][row : row + count].astype(np.float32) for k in layers}
-        items.append(Stream(tokens[token : token + length].tolist(), start, states, top[row : row + count]))
+        items.append(Stream(tokens[token : token + length].tolist(), start, states, top[row : row + count], key))
         token, row = token + length, row + count
     return Streams(tuple(items), max_tokens, context, tuple(ends), teacher)

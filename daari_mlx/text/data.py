@@ -6,20 +6,20 @@ or a text ``{"text": ...}``; one file may mix them. Prompts come out as mlx-lm's
 
 from __future__ import annotations
 
-import struct
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from hashlib import blake2b
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar
 
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.progress import bar
 from daari_mlx.ground.regular import FOLDER, open_regular, what_is
-from daari_mlx.text.rows import BadRow, Renderer, parse_row
+from daari_mlx.text.identity import Identity, prompt_hash
+from daari_mlx.text.messages import BadInput
+from daari_mlx.text.rows import RowReader, parse_row
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -38,6 +38,20 @@ class Sequence:
     answer_start: int  # tokens[answer_start:] is the answer; 0 in a text row, which is all answer and not cut
     row: int  # index among the good rows, from 0
     source: str  # "file:line", lines from 1; "stdin:line" for stdin
+    identity: Identity | None = field(default=None, compare=False)  # what its row says; None without a row
+
+    @property
+    def prompt(self) -> list[int]:
+        """The tokens before the answer."""
+        return self.tokens[: self.answer_start]
+
+    @property
+    def said(self) -> tuple[int, ...]:
+        """Hashes of what it says, whatever a clock in the template prints; of its tokens where it comes from no row."""
+        known = self.identity
+        if known is None:
+            return self.answer_start, prompt_hash(self.tokens)
+        return known.prompt, known.answer, known.template
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,13 @@ class Prompt:
     row: int  # index among the good rows, from 0
     source: str  # "file:line", as in Sequence
     reference: list[int] | None
+    identity: Identity | None = field(default=None, compare=False)  # as in Sequence
+
+    @property
+    def said(self) -> tuple[int, ...]:
+        """Hashes of what it says, as in Sequence; its own answer does not enter."""
+        known = self.identity
+        return (prompt_hash(self.tokens),) if known is None else (known.prompt, known.template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +107,20 @@ def read_sequences(
         skip_bad_rows: leave bad rows out and report them in ``Rows.skipped``, instead of raising.
         max_length: the teacher's context in tokens; longer rows are bad rows. None for no bound.
         limit: stop after this many good rows; what follows is not looked at. None for all.
-        chat_template_config: further variables for the chat template, e.g. ``{"enable_thinking": False}``.
+        chat_template_config: further variables for the chat template, e.g. ``{"enable_thinking": False}``; see
+            :func:`daari_mlx.text.template.check_config`.
 
     Raises:
         DaariError: no such file or split, nothing in it, bad rows (without ``skip_bad_rows``), no good row.
     """
-    render = Renderer(tokenizer, chat_template_config or {})
+    read = RowReader(tokenizer, chat_template_config)
 
     def convert(row: dict[str, Any], index: int, source: str) -> Sequence:
-        prompt, answer_of = render(row)
-        _check_fits(len(prompt), 1, max_length)
-        answer = answer_of()
+        found = read(row)
+        _check_fits(len(found.prompt), 1, max_length)
+        prompt, answer = found.answer()
         _check_fits(len(prompt), len(answer), max_length)
-        return Sequence(prompt + answer, len(prompt), index, source)
+        return Sequence(prompt + answer, len(prompt), index, source, found.identity)
 
     return _read(path, convert, split, skip_bad_rows, limit)
 
@@ -117,34 +139,21 @@ def read_prompts(
 
     Arguments and errors are those of `read_sequences`; a text row is a bad row here, since it has no prompt.
     """
-    render = Renderer(tokenizer, chat_template_config or {})
+    read = RowReader(tokenizer, chat_template_config)
 
     def convert(row: dict[str, Any], index: int, source: str) -> Prompt:
-        prompt, answer_of = render(row)
-        if not prompt:
-            raise BadRow("has no prompt: a text row is all answer; use 'messages' or 'prompt'")
-        _check_fits(len(prompt), 1, max_length)
+        found = read(row)
+        if not found.prompt:
+            raise BadInput("has no prompt: a text row is all answer; use 'messages' or 'prompt'")
+        _check_fits(len(found.prompt), 1, max_length)
         reference = None
-        with suppress(BadRow):
-            answer = answer_of()
+        with suppress(BadInput):
+            prompt, answer = found.answer()
             _check_fits(len(prompt), len(answer), max_length)
-            reference = answer
-        return Prompt(prompt, index, source, reference)
+            reference = answer if prompt == found.prompt else None
+        return Prompt(found.prompt, index, source, reference, found.identity)
 
     return _read(path, convert, split, skip_bad_rows, limit)
-
-
-def prompt_hash(tokens: list[int]) -> int:
-    """A content hash of a prompt's token ids (as little-endian int32): an unsigned 64-bit integer."""
-    return int.from_bytes(blake2b(struct.pack(f"<{len(tokens)}i", *tokens), digest_size=8).digest(), "little")
-
-
-def corpus_hash(sequences: Iterable[Sequence]) -> str:
-    """A content hash, 32 hex digits, of all tokens and answer starts in order; file names do not enter."""
-    digest = blake2b(digest_size=16)
-    for s in sequences:
-        digest.update(struct.pack(f"<qq{len(s.tokens)}i", len(s.tokens), s.answer_start, *s.tokens))
-    return digest.hexdigest()
 
 
 def _listed(bad: list[str]) -> str:
@@ -154,14 +163,14 @@ def _listed(bad: list[str]) -> str:
 
 
 def _check_fits(prompt: int, answer: int, max_length: int | None) -> None:
-    """Raise `BadRow` where so many tokens of prompt and of answer are more than the context holds."""
+    """Raise `BadInput` where so many tokens of prompt and of answer are more than the context holds."""
     if max_length is None or prompt + answer <= max_length:
         return
     holds = f"the context holds {max_length}"
     if prompt >= max_length:
-        raise BadRow(f"prompt longer than the context: {prompt} tokens and 1 at least of answer, {holds}")
+        raise BadInput(f"prompt longer than the context: {prompt} tokens and 1 at least of answer, {holds}")
     what = "prompt + answer" if prompt else "text"
-    raise BadRow(f"{what} longer than the context: {prompt + answer} tokens, {holds}")
+    raise BadInput(f"{what} longer than the context: {prompt + answer} tokens, {holds}")
 
 
 def _read(
@@ -187,8 +196,8 @@ def _read(
                 continue
             try:
                 items.append(convert(parse_row(line), len(items), f"{name}:{number}"))
-            except BadRow as reason:
-                bad.append(f"{name}:{number}: {reason}")
+            except BadInput as error:
+                bad.append(f"{name}:{number}: {error.reason}")
             if len(items) == limit:
                 break
     if not items and not bad:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 LEAST = 16  # a prefix that is longer by fewer tokens than this spares too little to be worth its copy
@@ -27,7 +27,9 @@ def shared_prefixes(heads: list[list[int]], parts: int) -> list[int]:
     while waiting:
         start, end, shared = waiting.pop()
         first, last = heads[order[start]], heads[order[end - 1]]
-        common = _common(first, last, shared)  # the order is by tokens: what its ends share, all between them share
+        common = common_length(
+            first, last, shared
+        )  # the order is by tokens: what its ends share, all between them share
         members = end - start
         best = lengths[order[start]]
         if common - best >= LEAST and members * (common - best) > min(members, parts) * common:
@@ -37,8 +39,8 @@ def shared_prefixes(heads: list[list[int]], parts: int) -> list[int]:
     return lengths
 
 
-def _common(one: list[int], other: list[int], known: int) -> int:
-    """How many first tokens are equal, ``known`` of which are known to be."""
+def common_length(one: Sequence[object], other: Sequence[object], known: int = 0) -> int:
+    """How many first items (tokens, characters) are equal, ``known`` of which are known to be."""
     end = min(len(one), len(other))
     return next((i for i in range(known, end) if one[i] != other[i]), end)
 

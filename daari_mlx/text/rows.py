@@ -2,153 +2,170 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
+from daari_mlx.text.identity import Identity, content_hash
+from daari_mlx.text.messages import BadInput, Messages, called, canonical, read_messages, typed
+from daari_mlx.text.prefixes import common_length
+from daari_mlx.text.template import ChatTemplate
 
-T = TypeVar("T")
-JSON_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
+CLOCK = 16  # characters of a moving clock that two renderings may have in common by chance
 
 
-class BadRow(Exception):
-    """Why a row cannot be used."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row that has been read.
+
+    Attributes:
+        prompt: token ids of its prompt; none for a text row.
+        answer: gives the ids of its answer, and those of the prompt where a token of the row spans both and the
+            tokenizer cannot split it; it may raise `BadInput`.
+        identity: what it says.
+        unread: fields of a text row that nothing is learnt from.
+    """
+
+    prompt: list[int]
+    answer: Callable[[], tuple[list[int], list[int]]]
+    identity: Identity
+    unread: tuple[str, ...] = ()
 
 
 def parse_row(line: bytes) -> dict[str, Any]:
-    """The JSON object of one line; raises `BadRow`."""
+    """The JSON object of one line; raises `BadInput`."""
     try:
         row = json.loads(line.decode())
         if b"\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except UnicodeDecodeError as error:
-        raise BadRow(f"not UTF-8: byte 0x{line[error.start]:02x} at position {error.start + 1}") from error
+        raise BadInput(f"not UTF-8: byte 0x{line[error.start]:02x} at position {error.start + 1}") from error
     except json.JSONDecodeError as error:
-        raise BadRow(f"invalid JSON at column {error.colno}: {error.msg}") from error
+        raise BadInput(f"invalid JSON at column {error.colno}: {error.msg}") from error
     except (ValueError, RecursionError) as error:
-        raise BadRow(f"JSON that cannot be read: {error}") from error
-    return _typed(row, dict, "the row")
+        raise BadInput(f"JSON that cannot be read: {error}") from error
+    return typed(row, dict, "the row")
 
 
-def _typed(value: Any, kind: type[T], what: str, *, filled: bool = True) -> T:
-    if not isinstance(value, kind):
-        found = "missing or null" if value is None else json.dumps(value)[:40]
-        raise BadRow(f"{what} is {found}, not {JSON_NAMES[kind]}")
-    if filled and not value:
-        raise BadRow(f"{what} is empty")
-    return value
+class RowReader:
+    """Row -> token ids, with one tokenizer and its chat template.
 
+    Args:
+        tokenizer: the teacher's.
+        config: further variables for the template; see :class:`daari_mlx.text.template.ChatTemplate`.
+    """
 
-def _check_messages(messages: Any) -> None:
-    """Check what chat templates let pass: most of them print anything."""
-    for number, message in enumerate(_typed(messages, list, "'messages'"), start=1):
-        _typed(message, dict, f"message {number}")
-        role = _typed(message.get("role"), str, f"the role of message {number}")
-        content, what = message.get("content"), f"the content of message {number} ({role})"
-        if isinstance(content, list):
-            if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
-                raise BadRow(f"{what} has parts that are not {{'type': 'text', 'text': '...'}}")
-        elif content is not None or not message.get("tool_calls"):
-            _typed(content, str, what, filled=False)
+    def __init__(self, tokenizer: Any, config: dict[str, Any] | None) -> None:
+        self.template = ChatTemplate(tokenizer, config)
+        self.tokenizer = self.template.tokenizer
+        self._source = content_hash(self.template.source)
 
-
-class Renderer:
-    """Row -> token ids, with one tokenizer and its chat template."""
-
-    def __init__(self, tokenizer: Any, config: dict[str, Any]) -> None:
-        self.tokenizer, self.config = tokenizer, config
-
-    def __call__(self, row: dict[str, Any]) -> tuple[list[int], Callable[[], list[int]]]:
-        """The prompt's ids, none for a text row, and a function for the answer's; it may raise `BadRow`."""
+    def __call__(self, row: dict[str, Any]) -> Row:
+        """The row's prompt and answer; raises `BadInput`."""
         # The order is mlx_lm.lora's; a prompt alone is a row too, for the teacher to answer.
         if "prompt" in row and ("completion" in row or not {"messages", "text"} & row.keys()):
-            prompt, completion = _typed(row["prompt"], str, "'prompt'"), row.get("completion")
+            prompt, completion = typed(row["prompt"], str, "'prompt'"), row.get("completion")
             if not self.tokenizer.has_chat_template:
-                return self._ids(prompt, lambda: prompt + _typed(completion, str, "'completion'"), plain=True)
+                if row.get("tools"):
+                    raise BadInput("the tokenizer has no chat template, which alone could show 'tools'; leave them out")
+                identity = Identity(content_hash("prompt", prompt), content_hash(completion), 0)
+                return self._row(prompt, lambda: prompt + typed(completion, str, "'completion'"), identity, plain=True)
             turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
             row = {"messages": turns[: 1 if completion is None else 2], "tools": row.get("tools")}
         if "messages" in row:
-            return self._ids(*self._chat(row["messages"], row.get("tools")), plain=False)
+            return self._chat(row["messages"], row.get("tools"))
         if "text" in row:
-            text = _typed(row["text"], str, "'text'")
-            return self._ids("", lambda: text, plain=True)
+            text = typed(row["text"], str, "'text'")
+            identity = Identity(content_hash("text", text), 0, 0)
+            unread = tuple(name for name in row if name != "text")
+            return self._row("", lambda: text, identity, plain=True, unread=unread)
         keys = ", ".join(map(repr, list(row)[:5]))
-        raise BadRow(f"unknown keys: {keys}; a row needs 'messages', 'prompt' and 'completion', or 'text'")
+        raise BadInput(f"unknown keys: {keys}; a row needs 'messages', 'prompt' and 'completion', or 'text'")
 
-    def _chat(self, messages: Any, tools: Any) -> tuple[str, Callable[[], str]]:
-        """The prompt's text, and a function that gives the text of prompt + answer."""
-        from mlx_lm.server import process_message_content
-
-        if not self.tokenizer.has_chat_template:
-            raise BadRow("the tokenizer has no chat template for 'messages'; use 'prompt' and 'completion'")
-        _check_messages(messages)
-        try:
-            process_message_content(messages)  # parts are joined, the arguments of a call become an object
-            calls = [str(call["function"]["name"]) for call in messages[-1].get("tool_calls") or []]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadRow(f"malformed parts or tool calls: {type(error).__name__}: {error}") from error
+    def _chat(self, given: Any, tools: Any) -> Row:
+        messages = read_messages(given)
+        calls = called(messages[-1])
         answered = messages[-1]["role"] == "assistant"
-        prompt = self._template(messages[:-1] if answered else messages, tools, add_generation_prompt=True)
+        asked = messages[:-1] if answered else messages
+        if not asked:
+            raise BadInput("the chat begins with the answer: there is no prompt")
+        prompt = self.template.prompt(asked, tools)
+        shown = self.template.tools_of(tools)
+        config = {name: value for name, value in self.template.config.items() if name != "tools"}
+        identity = Identity(
+            content_hash("messages", canonical(asked), shown, config),
+            content_hash(canonical(messages[len(asked) :])),
+            self._source,
+        )
 
         def whole_of() -> str:
             if not answered:
-                raise BadRow("has no answer: the last message is not from the assistant")
+                raise BadInput("has no answer: the last message is not from the assistant")
             if not calls:
-                _typed(messages[-1]["content"], str, "the answer")
-            whole = self._template(messages, tools, add_generation_prompt=False)
+                typed(messages[-1]["content"], str, "the answer")
+            whole = prompt + self._said(prompt, asked, messages, tools)
             if lost := [name for name in calls if whole.count(name) <= prompt.count(name)]:
-                raise BadRow(f"the chat template leaves out the tool call {lost[0]}")
+                raise BadInput(f"the chat template leaves out the tool call {lost[0]}")
             return whole
 
-        return prompt, whole_of
+        return self._row(prompt, whole_of, identity, plain=False)
 
-    def _template(self, messages: list[dict[str, Any]], tools: Any, *, add_generation_prompt: bool) -> str:
-        options = self.config | {"tools": tools, "add_generation_prompt": add_generation_prompt}
-        try:  # a copy, since a template in Python may write into the messages
-            own = copy.deepcopy(messages)
-            return str(self.tokenizer.apply_chat_template(own, tokenize=False, **options))
-        except Exception as error:  # a template can raise anything
-            reason = " ".join(str(error).split())[:200]
-            raise BadRow(f"the chat template rejects it: {type(error).__name__}: {reason}") from error
+    def _said(self, prompt: str, asked: Messages, messages: Messages, tools: Any) -> str:
+        """What the template writes behind the prompt for the answer.
 
-    def _ids(self, text: str, whole_of: Callable[[], str], *, plain: bool) -> tuple[list[int], Callable[[], list[int]]]:
+        Where the template prints a clock, the prompt may have changed meanwhile; a second rendering shows where.
+        """
+        whole = self.template.whole(messages, tools)
+        if whole.startswith(prompt):
+            return whole[len(prompt) :]
+        again = self.template.prompt(asked, tools)
+        if prompt != again:
+            before, behind = common_length(prompt, again), common_length(prompt[::-1], again[::-1])
+            for length in range(behind, max(0, behind - CLOCK), -1):
+                at = whole.find(prompt[-length:], before)
+                if at >= 0 and whole.startswith(prompt[:before]):
+                    return whole[at + length :]
+        at = common_length(prompt, whole)
+        raise BadInput(
+            f"the chat template ends the prompt in {prompt[at : at + 20]!r}, which the answer turns into "
+            f"{whole[at : at + 20]!r}; let the teacher answer instead: --answers teacher"
+        )
+
+    def _row(
+        self, text: str, whole_of: Callable[[], str], identity: Identity, *, plain: bool, unread: tuple[str, ...] = ()
+    ) -> Row:
         ids = self._encode(text, plain) if text else []
 
-        def answer_of() -> list[int]:
-            answer = self._after(text, ids, whole_of(), plain)
+        def answer_of() -> tuple[list[int], list[int]]:
+            prompt, answer = self._split(text, ids, whole_of(), plain)
             eos = self.tokenizer.eos_token_ids
             if plain and self.tokenizer.eos_token_id is not None and not (answer and answer[-1] in eos):
                 answer.append(self.tokenizer.eos_token_id)  # as mlx_lm.lora
             end = next((i for i, token in enumerate(answer) if text and token in eos), len(answer))
             if end == 0:
-                raise BadRow("the answer is empty once it is rendered")
-            return answer[: end + 1]
+                raise BadInput("the answer is empty once it is rendered")
+            return prompt, answer[: end + 1]
 
-        return ids, answer_of
+        return Row(ids, answer_of, identity, unread)
 
-    def _after(self, text: str, ids: list[int], whole: str, plain: bool) -> list[int]:
-        """The ids that follow the prompt's ``ids`` in the whole row."""
+    def _split(self, text: str, ids: list[int], whole: str, plain: bool) -> tuple[list[int], list[int]]:
+        """The ids of the prompt, and those that follow them in the whole row.
+
+        Where a token of the row spans both, the answer is tokenised by itself: in use the teacher gets ``ids`` and
+        goes on from there.
+        """
         found = self._encode(whole, plain)
         if found[: len(ids)] == ids:
-            return found[len(ids) :]
-        if not whole.startswith(text):
-            pairs = enumerate(zip(text, whole, strict=False))
-            at = next((i for i, (before, after) in pairs if before != after), len(whole))
-            raise BadRow(
-                f"the chat template ends the prompt in {text[at : at + 20]!r}, which the answer turns into "
-                f"{whole[at : at + 20]!r}; let the teacher answer instead: --answers teacher"
-            )
-        # One token spans the border, but in use the teacher gets ``ids`` and goes on from there.
+            return ids, found[len(ids) :]
         answer = self._encode(whole[len(text) :], plain=False)
         if self.tokenizer.decode(ids + answer) != self.tokenizer.decode(found):
-            raise BadRow("the tokenizer does not give back the answer where it is split from the prompt")
-        return answer
+            raise BadInput("the tokenizer does not give back the answer where it is split from the prompt")
+        return ids, answer
 
     def _encode(self, text: str, plain: bool) -> list[int]:
         """As mlx-lm's stream_generate tokenises plain text, and its server what a chat template gave."""
         bos = self.tokenizer.bos_token
-        special = plain and not (bos and text.startswith(bos))
-        return list(self.tokenizer.encode(text, add_special_tokens=special))
+        if plain and not (bos and text.startswith(bos)):
+            return list(self.tokenizer.encode(text, add_special_tokens=True, verbose=False))
+        return self.template.ids(text)

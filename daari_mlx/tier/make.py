@@ -34,7 +34,8 @@ from daari_mlx.ground.regular import check_new_folder
 from daari_mlx.teacher.follower import Follower
 from daari_mlx.teacher.judge import greedy
 from daari_mlx.teacher.load import MODEL_FILES, Teacher
-from daari_mlx.text.data import Prompt, Sequence, corpus_hash
+from daari_mlx.text.data import Prompt, Sequence
+from daari_mlx.text.identity import tokens_hash
 from daari_mlx.tier.choice import BLOCK, FORMULA, Measured, Tier, fastest, ladder
 from daari_mlx.tier.depth import CannotDrop, Config, droppable_units, layer_count, without_layers
 from daari_mlx.tier.options import TierOptions
@@ -234,7 +235,7 @@ def _record(
         "answers": {
             "sequences": len(sequences),
             "tokens": sum(len(s.tokens) - s.answer_start for s in sequences),
-            "hash": corpus_hash(sequences),
+            "hash": tokens_hash((s.tokens, s.answer_start) for s in sequences),
         },
         "versions": versions(),
     }

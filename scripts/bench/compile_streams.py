@@ -19,7 +19,6 @@ from daari_mlx.compile.compiler import held_out_stats, summary
 from daari_mlx.graph.artifact import save_graph
 from daari_mlx.measure.streams import load_streams
 from daari_mlx.teacher.load import load_teacher
-from daari_mlx.text.data import prompt_hash
 
 
 def main() -> None:
@@ -40,7 +39,7 @@ def main() -> None:
     graph = replace(
         built.graph,
         teacher=fingerprint,
-        prompts=np.unique(np.array([prompt_hash(s.tokens[: s.start]) for s in streams], np.uint64)),
+        prompts=np.unique(np.array([s.key for s in streams], np.uint64)),
     )
     counts = summary(graph, sum(len(s.tokens) - s.start for s in streams))
     told = {"sequences": len(streams), "settings": {"answers": "teacher", "max_tokens": loaded.max_tokens}}

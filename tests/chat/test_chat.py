@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from daari_mlx.chat.loop import chat
 from daari_mlx.cli import main as cli
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.text.template import ChatTemplate
 
 
 def ctrl_c(_progress=None) -> None:
@@ -139,7 +140,11 @@ def test_a_mistake_in_a_pipe_ends_the_chat(pipe):
 def test_a_template_that_rejects_the_messages_is_the_user_s_affair(pipe):
     class Strict(Scripted):
         def stream_chat(self, messages, **options):
-            raise RuntimeError("System role not supported")
+            self.tokenizer.apply_chat_template = rejecting
+            return self.stream(ChatTemplate(self.tokenizer).prompt_ids(messages))
+
+    def rejecting(messages, **options):
+        raise RuntimeError("System role not supported")
 
     pipe("one")
     with pytest.raises(DaariError, match="rejects the messages: RuntimeError: System role not supported"):

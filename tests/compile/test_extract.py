@@ -16,7 +16,8 @@ from daari_mlx.compile.extract import ExtractOptions, extraction_record
 from daari_mlx.compile.workdir import Workdir
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher.load import Teacher
-from daari_mlx.text.data import Prompt, Sequence, prompt_hash, read_prompts, read_sequences
+from daari_mlx.text.data import Prompt, Sequence, read_prompts, read_sequences
+from daari_mlx.text.identity import prompt_key
 
 OPTIONS = ExtractOptions(dimensions=16)
 ROWS = 14
@@ -111,7 +112,7 @@ def test_shards_hold_the_states_and_what_followed_them(
             first = sequence.answer_start - 2
             assert (count, lead) == (len(sequence.tokens) - 1 - first, 1)
             assert shard.tokens[start : start + count].tolist() == sequence.tokens[first + 1 :]
-            assert prompt == prompt_hash(sequence.tokens[: sequence.answer_start])
+            assert prompt == prompt_key(sequence.prompt, sequence.identity)
             states = teacher.states(sequence.tokens[:-1], layer, first)
             assert states.shape == (count, 64) and states.dtype == np.float32
             expected = projection(states)

@@ -183,7 +183,7 @@ def test_reset_forgets(engine: SpecEngine, compiled: Compiled) -> None:
 
 def test_no_messages_and_no_tokens_are_refused(engine: SpecEngine, compiled: Compiled) -> None:
     engine.generate_chat(FIRST, **OPTIONS)
-    with pytest.raises(DaariError, match="no messages"):
+    with pytest.raises(DaariError, match="'messages' is empty"):
         engine.generate_chat([])
     with pytest.raises(DaariError, match="prompt is empty"):
         list(engine.stream_tokens([]))

@@ -21,7 +21,8 @@ from daari_mlx.measure.bench import run_bench
 from daari_mlx.measure.identity import compare
 from daari_mlx.measure.records import FAILED, IDENTICAL, TIE, BenchRecord, Row, Spread
 from daari_mlx.teacher.load import Teacher
-from daari_mlx.text.data import Prompt, prompt_hash
+from daari_mlx.text.data import Prompt
+from daari_mlx.text.identity import prompt_key
 
 MAX_TOKENS = 40
 MESSAGES = [f"Your code is {n}{n + 3}{n % 7}1. Do not share it." for n in range(10, 22)]
@@ -181,7 +182,7 @@ def test_a_tie_is_excused_below_the_bound_and_only_if_plain_goes_on_so(teacher):
 
 def test_prompts_that_were_compiled_are_refused_by_name_unless_allowed(teacher, graph):
     seen, unseen = prompts_of(teacher, MESSAGES[:2]), prompts_of(teacher, HELD_OUT[:1])
-    assert prompt_hash(seen[0].tokens) in graph.prompts.tolist()
+    assert prompt_key(seen[0].tokens, seen[0].identity) in graph.prompts.tolist()
     with pytest.raises(DaariError, match=r"compiled from 2 of these 3 prompts: some\.jsonl:1, some\.jsonl:2"):
         run_bench(teacher, graph, unseen + seen, max_tokens=4)
     record = run_bench(teacher, graph, unseen + seen, max_tokens=4, num_draft_tokens=2, allow_overlap=True, warmup=0)

@@ -94,7 +94,8 @@ def test_another_teacher_and_known_prompts_are_refused(compiled: Any, streams: P
     with pytest.raises(DaariError, match=r"differ in: weights"):
         compare_drafters(other, compiled.graph, ["lookup"], curves)
     known = compiled.sequences[0]
-    seen = replace(found.items[0], tokens=known.tokens, start=known.answer_start)
+    key = known.identity.prompt
+    seen = replace(found.items[0], tokens=known.tokens, start=known.answer_start, known_as=key)
     rows = len(known.tokens) - known.answer_start + 1
     seen = replace(seen, states={"final": seen.states["final"][:1].repeat(rows, 0)}, top=seen.top[:1].repeat(rows, 0))
     overlapping = replace(found, items=(seen,))

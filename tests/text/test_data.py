@@ -22,15 +22,8 @@ from transformers import PreTrainedTokenizerFast
 
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.text import data
-from daari_mlx.text.data import (
-    Prompt,
-    Rows,
-    Sequence,
-    corpus_hash,
-    prompt_hash,
-    read_prompts,
-    read_sequences,
-)
+from daari_mlx.text.data import Prompt, Rows, Sequence, read_prompts, read_sequences
+from daari_mlx.text.identity import prompt_hash, tokens_hash
 
 TRAINED_ON = ["Classify the message: spam or ham?", '{"label":"ham","risk":2}', "user\n\nassistant\n system"]
 CHATML = (
@@ -96,6 +89,10 @@ def plain() -> Any:
 def chat(*contents: Any, **more: Any) -> dict[str, Any]:
     roles = ["system", "user", "assistant"]
     return {"messages": [{"role": r, "content": c} for r, c in zip(roles, contents, strict=False)], **more}
+
+
+def calling(calls: Any) -> dict[str, Any]:
+    return {"messages": [*chat("s", "q")["messages"], {"role": "assistant", "tool_calls": calls}]}
 
 
 GOOD = chat("Classify.", "Win a prize", '{"label":"spam"}')
@@ -352,7 +349,7 @@ BAD = {
     "no role": ({"messages": [{"content": "hi"}]}, "the role of message 1 is missing or null, not a string"),
     "unknown role": (
         {"messages": [{"role": "elf", "content": "hi"}]},
-        "the chat template rejects it: TemplateError: unk",
+        "the chat template rejects the messages: TemplateError: unk",
     ),
     "number as content": (chat("s", 7, "a"), "the content of message 2 (user) is 7, not a string"),
     "null as content": (
@@ -369,7 +366,7 @@ BAD = {
     ),
     "odd part": (
         chat("s", [{"type": "x", "text": "t"}], "a"),
-        "malformed parts or tool calls: ValueError: Only 'text'",
+        "the content of message 2 (user) has parts that are not {'type': 'text'",
     ),
     "no answer": (chat("s", "q"), "has no answer: the last message is not from the assistant"),
     "null answer": (
@@ -380,7 +377,7 @@ BAD = {
     "eos as answer": (chat("s", "q", "<|im_end|>"), "the answer is empty once it is rendered"),
     "answer alone": (
         {"messages": [{"role": "assistant", "content": "a"}]},
-        "the chat template rejects it: ValueError:",
+        "the chat begins with the answer: there is no prompt",
     ),
     "empty prompt": ({"prompt": "", "completion": "c"}, "'prompt' is empty"),
     "prompt as list": ({"prompt": ["p"], "completion": "c"}, "'prompt' is [\"p\"], not a string"),
@@ -393,19 +390,18 @@ BAD = {
     ),
     "empty text": ({"text": ""}, "'text' is empty"),
     "null text": ({"text": None}, "'text' is missing or null, not a string"),
-    "tools": (chat("s", "q", "a", tools="f"), "the chat template rejects it: "),
-    "call without function": (
-        {"messages": [*chat("s", "q")["messages"], {"role": "assistant", "tool_calls": [{"name": "f"}]}]},
-        "malformed parts or tool calls: KeyError: 'function'",
+    "tools that are no JSON": (chat("s", "q", "a", tools="f"), "'tools' is text that is no JSON (Expecting value"),
+    "one tool": (chat("s", "q", "a", tools={"name": "f"}), '\'tools\' is {"name": "f"}, not a list'),
+    "a tool's name": (chat("s", "q", "a", tools=["f"]), "tool 1 of 'tools' is \"f\", not an object"),
+    "calls": (calling(3), "'tool_calls' of message 3 (assistant) is 3, not a list"),
+    "call without a name": (
+        calling([{"function": {"arguments": 1}}]),
+        "the name of tool call 1 of message 3 (assistant) is missing",
     ),
-    "call arguments": (
-        {
-            "messages": [
-                *chat("s", "q")["messages"],
-                {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{area"}}]},
-            ]
-        },
-        "malformed parts or tool calls: JSONDecodeError",
+    "call that is none": (calling(["f"]), 'tool call 1 of message 3 (assistant) is "f", not an object'),
+    "deep tools": (
+        chat("s", "q", "a", tools=json.loads("[" * 300 + "]" * 300)),
+        "messages or tools are nested more than 100 levels deep",
     ),
 }
 
@@ -613,18 +609,12 @@ def test_prompt_hash_is_pinned_and_tells_prompts_apart() -> None:
     assert all(0 <= prompt_hash([n]) < 2**64 for n in range(100))
 
 
-def test_corpus_hash_sees_tokens_borders_and_order_but_not_files() -> None:
-    a, b = Sequence([1, 2, 3], 1, 0, "x:1"), Sequence([4], 0, 1, "x:2")
-    base = corpus_hash([a, b])
-    assert base == corpus_hash(iter([Sequence([1, 2, 3], 1, 5, "y:9"), b]))
-    others = [
-        [b, a],
-        [a],
-        [Sequence([1, 2, 3], 2, 0, "x:1"), b],
-        [Sequence([1, 2], 1, 0, "x:1"), Sequence([3, 4], 0, 1, "x:2")],
-    ]
-    assert base not in map(corpus_hash, others)
-    assert len(base) == 32
+def test_the_hash_of_older_versions_is_pinned_and_sees_tokens_borders_and_order() -> None:
+    a, b = ([1, 2, 3], 1), ([4], 0)
+    base = tokens_hash([a, b])
+    assert base == tokens_hash(iter([a, b])) == "0cba004e610338d68b53697d00ffc906"
+    others = [[b, a], [a], [([1, 2, 3], 2), b], [([1, 2], 1), ([3, 4], 0)]]
+    assert base not in map(tokens_hash, others)
 
 
 # --- real files
