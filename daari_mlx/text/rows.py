@@ -12,6 +12,7 @@ from daari_mlx.text.messages import BadInput, Messages, called, canonical, read_
 from daari_mlx.text.prefixes import common_length
 from daari_mlx.text.template import ChatTemplate
 
+LINE = "\n"  # stands before a text that is not the beginning
 CLOCK = 16  # characters of a moving clock that two renderings may have in common by chance
 
 
@@ -152,16 +153,32 @@ class RowReader:
     def _split(self, text: str, ids: list[int], whole: str, plain: bool) -> tuple[list[int], list[int]]:
         """The ids of the prompt, and those that follow them in the whole row.
 
-        Where a token of the row spans both, the answer is tokenised by itself: in use the teacher gets ``ids`` and
-        goes on from there.
+        In use the teacher gets ``ids`` and goes on from there, so where a token of the row spans both, the answer is
+        tokenised by itself. Where that gives other text (tokenizers that begin every text with a space), the row is
+        tokenised whole, as mlx_lm.lora does, and what it has in common with ``ids`` is the prompt: the answer then
+        begins within the prompt's last word.
         """
-        found = self._encode(whole, plain)
-        if found[: len(ids)] == ids:
-            return ids, found[len(ids) :]
-        answer = self._encode(whole[len(text) :], plain=False)
-        if self.tokenizer.decode(ids + answer) != self.tokenizer.decode(found):
-            raise BadInput("the tokenizer does not give back the answer where it is split from the prompt")
-        return ids, answer
+        found, head = self._encode(whole, plain), self._without_end(ids, text)
+        if found[: len(head)] == head:
+            return ids, found[len(head) :]
+        said = whole[len(text) :]
+        for answer in (self._encode(said, plain=False), self._inside(said)):
+            if self.tokenizer.decode(head + answer) == self.tokenizer.decode(found):
+                return ids, answer
+        shared = common_length(head, found)
+        return found[:shared], found[shared:]
+
+    def _without_end(self, ids: list[int], text: str) -> list[int]:
+        """The ids without an end token that the tokenizer appends to every text; in use the prompt keeps it."""
+        end = self.tokenizer.eos_token_id
+        appended = ids[-1:] == [end] and not text.endswith(str(self.tokenizer.eos_token))
+        return ids[:-1] if appended else ids
+
+    def _inside(self, text: str) -> list[int]:
+        """The ids of a text that does not stand at the beginning, where tokenizers may add a space."""
+        before = self.template.ids(LINE)
+        ids = self.template.ids(LINE + text)
+        return ids[len(before) :] if ids[: len(before)] == before else ids
 
     def _encode(self, text: str, plain: bool) -> list[int]:
         """As mlx-lm's stream_generate tokenises plain text, and its server what a chat template gave."""
