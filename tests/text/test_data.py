@@ -440,15 +440,13 @@ def test_a_tool_call_that_the_template_leaves_out_is_a_bad_row(file: Path) -> No
     assert reason(file, build(NO_CALLS), row) == "the chat template leaves out the tool call find_home"
 
 
-def test_a_tokenizer_that_cannot_split_at_the_border_is_found_out(file: Path) -> None:
+def test_a_tokenizer_that_begins_texts_with_a_space_is_split_at_the_border(file: Path) -> None:
     spaced = build("{% for m in messages %}{{ m.content }}{% endfor %}", metaspace=True)
-    good, bad = (
-        {"messages": chat("", "ab", " ab")["messages"]},
-        {"messages": chat("", "mes", "sage:")["messages"]},
-    )
-    assert read_sequences(write(file, good), spaced).items[0].tokens == spaced.encode("ab ab")
-    with pytest.raises(DaariError, match="does not give back the answer"):
-        read_sequences(write(file, bad), spaced)
+    for question, answer in (("ab", " ab"), ("mes", "sage:"), ("message: ", "spam")):
+        row = {"messages": chat("", question, answer)["messages"]}
+        (sequence,) = read_sequences(write(file, row), spaced).items
+        assert sequence.prompt == spaced.encode(question), "as in use"
+        assert spaced.decode(sequence.tokens).strip() == question + answer
 
 
 def test_length_is_checked_to_the_token(file: Path, tokenizer: Any) -> None:
