@@ -66,10 +66,10 @@ def extract(
         raise DaariError("--shard-model cannot load adapters: fuse them into the model first (mlx_lm.fuse).")
     if shard_model == "pipeline" and how.layer != "final":
         raise DaariError("--shard-model pipeline gives each rank some of the layers: use --layer final, or tensor.")
-    ranks = crew(lockstep=shard_model is not None)
-    if ranks.size > 1:  # a launcher that lost one rank ends the others by SIGTERM
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    record = _extract(workdir, how, teacher_name, rows_name, ranks=ranks, shard_model=shard_model)
+    with crew(lockstep=shard_model is not None) as ranks:
+        if ranks.size > 1:  # a launcher that lost one rank ends the others by SIGTERM
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        record = _extract(workdir, how, teacher_name, rows_name, ranks=ranks, shard_model=shard_model)
     if ranks.rank > 0:
         return
     if as_json:

@@ -37,7 +37,9 @@ def answer_prompts(
     with bar(total=total, desc="teacher answers", unit="prompt", shown=crew.rank == 0) as progress:
         for number in left:
             tokens = [p.tokens for p in parts[number]]
-            write_json(paths[number], {"answers": _answer(teacher, tokens, max_tokens, progress)})
+            answers = _answer(teacher, tokens, max_tokens, progress)
+            crew.still_together()
+            write_json(paths[number], {"answers": answers})
     crew.gather(paths, everyone=True)
     sequences: list[Sequence] = []
     for part, path in zip(parts, paths, strict=True):

@@ -116,20 +116,20 @@ def _begun(workdir: Workdir, plan: Plan, rendered: str, crew: Alone) -> Iterator
     else:
         error = None
     crew.agree(error)
-    run, lock = crew.told(os.urandom(8).hex()), None
+    run = crew.told(os.urandom(8).hex())
+    lock: Lock | None = None
+
+    def begin() -> None:
+        nonlocal lock
+        workdir.check_own()
+        workdir.path.mkdir(parents=True, exist_ok=True)
+        lock = Lock(workdir.lock_path, run)
+        workdir.begin(plan, rendered)
+        if crew.size > 1 and not lock.joined:
+            lock.share()
+
     try:
-        for turn in (True, False):  # rank 0, then the others
-            try:
-                if turn == (crew.rank == 0):
-                    workdir.check_own()
-                    workdir.path.mkdir(parents=True, exist_ok=True)
-                    lock = Lock(workdir.lock_path, run)
-                    workdir.begin(plan, rendered)
-                    if crew.size > 1 and not lock.joined:
-                        lock.share()
-            except (DaariError, OSError) as found:
-                error = found
-            crew.agree(error)
+        crew.in_turn(begin)
         yield
         crew.agree()
     finally:
@@ -156,11 +156,12 @@ def _fill(
                 raw = workdir.raw_path(number)
                 if raw.exists() and not shards[number].exists():
                     save_arrays(shards[number], reduce(load_arrays(raw), projection))
-            remove(workdir.raw_path(0).parent)
         crew.agree()
-        remove(workdir.raw_path(0).parent)  # of a rank with a folder of its own
+        crew.in_turn(lambda: remove(workdir.raw_path(0).parent))  # of ranks with folders of their own
         for number in crew.mine(shards):
-            save_arrays(shards[number], reduce(read(reader, parts[number]), projection))
+            arrays = reduce(read(reader, parts[number]), projection)
+            crew.still_together()
+            save_arrays(shards[number], arrays)
             done(parts[number])
     crew.gather(shards)
     if crew.rank == 0:
@@ -218,7 +219,9 @@ def _layer(teacher: Teacher, parts: list[Part], workdir: Workdir, options: Extra
     crew.gather([path], everyone=True)
     for _ in crew.mine([path]):
         sequences = [sequence for part in parts for sequence in part.sequences]
-        write_json(path, choose_layer(teacher, sequences, options.dimensions, options.seed).as_json())
+        chosen = choose_layer(teacher, sequences, options.dimensions, options.seed).as_json()
+        crew.still_together()
+        write_json(path, chosen)
     crew.gather([path], everyone=True)
     return workdir.read_layer(AUTO)
 
@@ -229,7 +232,9 @@ def _layout(teacher: Teacher, parts: list[Part], workdir: Workdir, layer: int | 
     crew.gather([path], everyone=True)
     for _ in crew.mine([path]):
         pieces = [piece for part in parts[:TRIED] for piece in part.pieces]
-        write_json(path, choose(teacher, layer, pieces).as_json())
+        chosen = choose(teacher, layer, pieces).as_json()
+        crew.still_together()
+        write_json(path, chosen)
     crew.gather([path], everyone=True)
     record = read_json(path, "record of how forwards are laid out (remove the workdir and extract again)")
     return Layout(record.get("prefixes") is True, record.get("batches") is True)
@@ -251,7 +256,9 @@ def _sample(
     path, raw = workdir.projection_path, [workdir.raw_path(k) for k in range(count)]
     if not crew.told("fitted" if path.exists() else ""):
         for number in crew.mine(raw):
-            save_arrays(raw[number], read(reader, parts[number]))
+            arrays = read(reader, parts[number])
+            crew.still_together()
+            save_arrays(raw[number], arrays)
             done(parts[number])
         crew.gather(raw)
         if crew.rank == 0:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import socket
 import stat
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 import numpy as np
@@ -21,17 +25,30 @@ import numpy as np
 from daari_mlx.ground import blas
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import whole
+from daari_mlx.teacher.peers import Watched
+from daari_mlx.teacher.watch import RESUME
 
 CHUNK = 1 << 26  # bytes that go over the wire at once
+_BACKENDS = ("[ring]", "[jaccl]", "[nccl]", "[mpi]")  # how MLX's words begin when a rank is gone
 # what mlx.launch (ring, jaccl, nccl) and the usual MPIs set in the processes that they start
 _LAUNCHED = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 class Alone:
-    """The only process: it does everything, and there is nobody to tell."""
+    """The only process: it does everything, and there is nobody to tell.
+
+    To be entered by ``with``: leaving without an error says that this one's part is done, leaving with one that the
+    others cannot go on.
+    """
 
     rank, size = 0, 1
     lockstep = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        pass
 
     def mine(self, paths: list[Path]) -> list[int]:
         """The indices of those files that this process has to make."""
@@ -53,20 +70,49 @@ class Alone:
         if error is not None:
             raise error
 
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Do ``work`` on one rank after the other, for what would get in its own way where ranks share a folder.
+
+        Raises:
+            DaariError, OSError: of this rank's work; DaariError where another rank's failed.
+        """
+        work()
+
+    def still_together(self) -> None:
+        """Before something is written that the ranks made together: MLX may give anything where a rank is gone.
+
+        Raises:
+            DaariError: one is.
+        """
+
 
 class Ranks(Alone):
     """One of several processes that ``mlx.launch`` or ``mpirun`` started.
 
     Args:
         group: what ``mx.distributed.init()`` gives.
+        watched: ends this process when another rank is gone.
         lockstep: the ranks hold one teacher together, so all run every forward, and rank 0's folder counts;
             else each does its share of the corpus.
     """
 
-    def __init__(self, group: mx.distributed.Group, *, lockstep: bool = False) -> None:
+    def __init__(self, group: mx.distributed.Group, watched: Watched, *, lockstep: bool = False) -> None:
         self._group = group
         self.rank, self.size = group.rank(), group.size()
         self.lockstep = lockstep
+        self._watched = watched
+        missing = watched.meet(self)
+        if missing and self.rank == 0:
+            print(
+                f"Rank 0 cannot be reached on a port beside MLX's from rank {', '.join(map(str, missing))}: when a "
+                "rank is gone, these may wait until you end them.",
+                file=sys.stderr,
+            )
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._watched.end("done" if error is None else "stopped")
+        if isinstance(error, RuntimeError) and str(error).startswith(_BACKENDS):
+            raise _in_words(error) from error
 
     def mine(self, paths: list[Path]) -> list[int]:
         """Split: every ``size``-th of the files that no rank has; in lockstep: all that rank 0 has not."""
@@ -82,9 +128,10 @@ class Ranks(Alone):
         for k in np.flatnonzero(there.any(axis=0) & ~served):
             owner = int(np.argmax(there[:, k]))
             content = self._spread(paths[k].read_bytes() if self.rank == owner else b"")
-            if not there[self.rank, k] and (everyone or self.rank == 0):
-                with whole(paths[k], needed=len(content)) as beside:
-                    beside.write_bytes(content)
+            if everyone:
+                self.in_turn(partial(_write, paths[k], content))
+            elif self.rank == 0:
+                _write(paths[k], content)
 
     def told(self, text: str) -> str:
         """What rank 0 says, on every rank."""
@@ -92,11 +139,31 @@ class Ranks(Alone):
 
     def agree(self, error: Exception | None = None) -> None:
         """Go on when all ranks come here without an error."""
-        failed = self._all(np.array([error is not None], np.uint8))[:, 0]
+        failed = self.flags(error is not None)
         if error is not None:
             raise error
-        if failed.any():
-            raise DaariError(f"Rank {int(np.argmax(failed))} stopped; its message says why.")
+        if any(failed):
+            raise DaariError(f"Rank {failed.index(True)} stopped; its message says why.")
+
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Do ``work`` on rank 0, then on rank 1, and so on."""
+        for rank in range(self.size):
+            error: Exception | None = None
+            if rank == self.rank:
+                try:
+                    work()
+                except (DaariError, OSError) as found:
+                    error = found
+            self.agree(error)
+
+    def still_together(self) -> None:
+        """In lockstep: all ranks are there."""
+        if self.lockstep:
+            self.agree()
+
+    def flags(self, mine: bool) -> list[bool]:
+        """What each rank says."""
+        return [bool(flag) for flag in self._all(np.array([mine], np.uint8))[:, 0]]
 
     def on_this_machine(self) -> int:
         """How many of the ranks run on the machine that this one runs on."""
@@ -104,15 +171,15 @@ class Ranks(Alone):
         return int((self._all(name) == name).all(axis=1).sum())
 
     def _presence(self, paths: list[Path]) -> Any:
-        """``(size, len(paths))`` bool: which rank sees which file."""
+        """``(size, len(paths))`` bool: which rank sees which file, when all have made what they make."""
         if not paths:
             return np.zeros((self.size, 0), bool)
+        self.agree()
         return self._all(np.array([path.exists() for path in paths], np.uint8)).astype(bool)
 
     def _all(self, row: Any) -> Any:
         """Every rank's ``(n,)`` array: ``(size, n)``."""
-        with _peers():
-            return np.array(mx.distributed.all_gather(mx.array(row), group=self._group)).reshape(self.size, -1)
+        return _evaluated(mx.distributed.all_gather, row, self._group).reshape(self.size, -1)
 
     def _spread(self, content: bytes) -> bytes:
         """The one rank's bytes that are not empty, on every rank."""
@@ -122,8 +189,7 @@ class Ranks(Alone):
             sent = np.zeros(min(CHUNK, size - start), np.uint8)
             if content:
                 sent[:] = np.frombuffer(content, np.uint8, len(sent), start)
-            with _peers():
-                parts.append(np.array(mx.distributed.all_sum(mx.array(sent), group=self._group)).tobytes())
+            parts.append(_evaluated(mx.distributed.all_sum, sent, self._group).tobytes())
         return b"".join(parts)
 
 
@@ -133,20 +199,23 @@ def launched() -> bool:
 
 
 def crew(*, lockstep: bool = False) -> Alone:
-    """This process's place: one of several ranks where it was launched so, else alone.
+    """This process's place, to be entered by ``with``: one of several ranks where it was launched so, else alone.
 
-    Ranks of one machine share its cores between them.
+    Ranks of one machine share its cores between them. When another rank is gone, this process is ended within seconds,
+    whatever it waits for.
 
     Raises:
         DaariError: the other ranks cannot be reached.
     """
     if not launched():
         return Alone()
+    watched = Watched()
     with _peers():
         group = mx.distributed.init()
     if group.size() == 1:
+        watched.end("done")
         return Alone()
-    ranks = Ranks(group, lockstep=lockstep)
+    ranks = Ranks(group, watched, lockstep=lockstep)
     if "MLX_RANK" in os.environ:
         calm_launcher()
     blas.share(ranks.on_this_machine())
@@ -168,13 +237,37 @@ def calm_launcher() -> None:
                     pass
 
 
+def _write(path: Path, content: bytes) -> None:
+    """Write a file where there is none: where ranks share a folder, another may have written it meanwhile."""
+    if not path.exists():
+        with whole(path, needed=len(content)) as beside:
+            beside.write_bytes(content)
+
+
+def _evaluated(collective: Any, given: Any, group: mx.distributed.Group) -> Any:
+    """What a collective call of MLX gives, as a NumPy array."""
+    with _peers():
+        found = collective(mx.array(given), group=group)
+        mx.eval(found)  # np.array alone swallows what this raises, and gives what happens to be in memory
+        return np.array(found)
+
+
 @contextmanager
 def _peers() -> Iterator[None]:
-    """What MLX raises when a rank is gone, in words."""
+    """What MLX raises when a rank is gone, in words. Signals end the process: in there Python would not hear them."""
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {s: h for s in (signal.SIGINT, signal.SIGTERM) if callable(h := signal.getsignal(s))}
+    for number in before:
+        signal.signal(number, signal.SIG_DFL)
     try:
         yield
     except RuntimeError as error:
-        raise DaariError(
-            f"Another rank of this launch is gone or cannot be reached ({error}). What was written is whole: start "
-            "the same launch again, it goes on from there."
-        ) from error
+        raise _in_words(error) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_words(error: RuntimeError) -> DaariError:
+    return DaariError(f"Another rank of this launch is gone or cannot be reached ({error}). {RESUME}")

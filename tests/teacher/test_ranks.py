@@ -8,13 +8,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from bench_ranks_killed import free_ports
 from graphs import write_rows
 from test_resume import contents
 from typer.testing import CliRunner
@@ -81,20 +84,6 @@ def extracts(data: Path, tiny_teacher_path: Path) -> Extract:
         return told
 
     return run
-
-
-def free_ports(count: int) -> int:
-    """The first of some ports in a row that nobody listens on."""
-    chance = random.Random()
-    while True:
-        first = chance.randrange(20_000, 30_000)
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as one:
-                    one.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +155,10 @@ def test_a_teacher_over_two_ranks_gives_the_states_of_one(extracts: Extract, ref
 
 @pytest.mark.slow
 def test_ranks_of_one_machine_know_of_each_other() -> None:
-    code = "import daari_mlx; from daari_mlx.teacher.ranks import crew; print('beside', crew().on_this_machine())"
+    code = (
+        "import daari_mlx; from daari_mlx.teacher.ranks import crew\n"
+        "with crew() as ranks: print('beside', ranks.on_this_machine())"
+    )
     launcher = [sys.executable, "-c", "from mlx._distributed_utils.launch import main; main()"]
     launcher += [
         "-n",
@@ -263,7 +255,7 @@ def together(size: int, work: Callable[[Ranks], Any], *, lockstep: bool = False)
     def run(rank: int) -> None:
         try:
             found[rank] = work(Threaded(rank, size, barrier, board, lockstep))
-        except DaariError as error:
+        except (DaariError, OSError) as error:
             found[rank] = error
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
@@ -339,6 +331,50 @@ def test_files_for_everyone_reach_everyone(tmp_path: Path) -> None:
         return path.read_bytes()
 
     assert together(3, work) == [b"some"] * 3
+
+
+@pytest.mark.parametrize("folders", ["aaa", "abb", "aba", "abc"])
+def test_ranks_that_share_a_folder_never_write_a_file_at_once(
+    folders: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is late with what it makes for all, and the others look for it before it is there."""
+    writing: dict[str, int] = {}
+    written: list[str] = []
+
+    @contextmanager
+    def watched(path: Path, needed: int | None = None) -> Iterator[Path]:
+        writing[str(path)] = writing.get(str(path), 0) + 1
+        time.sleep(0.05)
+        assert writing[str(path)] == 1, "another rank writes this file too"
+        yield path
+        writing[str(path)] -= 1
+        written.append(path.parent.name)
+
+    monkeypatch.setattr("daari_mlx.teacher.ranks.whole", watched)
+
+    def work(ranks: Ranks) -> str:
+        path = tmp_path / folders[ranks.rank] / "file"
+        path.parent.mkdir(exist_ok=True)
+        for _ in ranks.mine([path]):
+            time.sleep(0.2)
+            path.write_text("made")
+        ranks.gather([path], everyone=True)
+        return path.read_text()
+
+    assert together(3, work) == ["made"] * 3
+    assert sorted(written) == sorted(set(folders) - {"a"})
+
+
+def test_ranks_take_turns(tmp_path: Path) -> None:
+    order: list[int] = []
+
+    def work(ranks: Ranks) -> None:
+        ranks.in_turn(lambda: order.append(ranks.rank))
+        ranks.in_turn(lambda: (tmp_path / "none").stat() if ranks.rank == 1 else order.append(ranks.rank))
+
+    found = together(3, work)
+    assert order == [0, 1, 2, 0] and isinstance(found[1], OSError)
+    assert str(found[0]) == str(found[2]) == "Rank 1 stopped; its message says why."
 
 
 def test_one_rank_that_fails_stops_all(tmp_path: Path) -> None:
