@@ -72,11 +72,9 @@ def extract(
         record = _extract(workdir, how, teacher_name, rows_name, ranks=ranks, shard_model=shard_model)
     if ranks.rank > 0:
         return
-    if as_json:
-        print(report.as_json({"workdir": workdir, **record}))
-        return
-    print(report.extract_text(record, workdir))
-    report.note(f"next: daari-mlx compile --workdir {shlex.quote(workdir)} --graph-path GRAPH")
+    print(report.as_json({"workdir": workdir, **record}) if as_json else report.extract_text(record, workdir))
+    if not as_json:
+        report.note(f"next: daari-mlx compile --workdir {shlex.quote(workdir)} --graph-path GRAPH")
 
 
 def _extract(
@@ -181,7 +179,4 @@ def compile(
     if workdir is None:
         remove(Path(folder))
     stats = read_stats(graph_path)
-    if as_json:
-        print(report.as_json({"graph": graph_path, **stats}))
-        return
-    print(report.compile_text(stats, graph_path))
+    print(report.as_json({"graph": graph_path, **stats}) if as_json else report.compile_text(stats, graph_path))

@@ -66,15 +66,9 @@ def push(
         values = {"url": sent.url, "commit": sent.commit, "private": sent.private, "bytes": made.size}
         print(report.as_json({"repo": made.repo.name, **values, "base_model": made.base_model}))
         return
-    print(
-        report.table(
-            [
-                ("pushed to", f"{sent.url} ({'private' if sent.private else 'public'})"),
-                ("use it", f"--graph {made.repo.name}"),
-                ("this commit", f"--graph {made.repo.name}@{sent.commit}"),
-            ]
-        )
-    )
+    seen = f"{sent.url} ({'private' if sent.private else 'public'})"
+    name = f"--graph {made.repo.name}"
+    print(report.table([("pushed to", seen), ("use it", name), ("this commit", f"{name}@{sent.commit}")]))
 
 
 def at_terminal() -> bool:
@@ -123,12 +117,6 @@ def pull(repo: Source, graph_path: PulledPath = None, as_json: words.Json = Fals
     if as_json:
         print(report.as_json(pulled))
         return
-    print(
-        report.table(
-            [
-                ("graph", f"{pulled['graph']}, {report.size_text(pulled['bytes'])}"),
-                ("from", f"{pulled['repo']}, commit {pulled['commit']}"),
-                ("teacher", describe(pulled["teacher"])),
-            ]
-        )
-    )
+    fetched = f"{pulled['graph']}, {report.size_text(pulled['bytes'])}"
+    origin = f"{pulled['repo']}, commit {pulled['commit']}"
+    print(report.table([("graph", fetched), ("from", origin), ("teacher", describe(pulled["teacher"]))]))

@@ -57,16 +57,7 @@ def tier_text(record: dict[str, Any], path: str) -> str:
             f"{row['layers']:>6}  {', '.join(map(str, newest)):>8}  {row['weights']:>7.3f}  {row['agreement']:>9.3f}  "
             f"{row[per_pass]:>{22 + len(size)}.2f}  {row['block']:>10}  {row['speed']:>13.2f}x{mark}"
         )
-    return "\n".join(
-        [
-            *lines,
-            record["formula"],
-            report.table(
-                [
-                    ("tier", path),
-                    ("measured on", f"{record['answers']['sequences']} answers, {record['answers']['tokens']} tokens"),
-                    ("cost here", f"{record['measured_draft_cost']:.2f} of a teacher's forward a drafted token"),
-                ]
-            ),
-        ]
-    )
+    measured = f"{record['answers']['sequences']} answers, {record['answers']['tokens']} tokens"
+    cost = f"{record['measured_draft_cost']:.2f} of a teacher's forward a drafted token"
+    about = report.table([("tier", path), ("measured on", measured), ("cost here", cost)])
+    return "\n".join([*lines, record["formula"], about])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import wraps
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -30,80 +30,57 @@ def takes(order: str = "", **defaults: Any) -> Callable[[Command], Command]:
     """
 
     def decorate(function: Command) -> Command:
-        hints = get_type_hints(function, include_extras=True)
-        records = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-        found: dict[str, tuple[Any, Any]] = {}
-        for name, parameter in inspect.signature(function).parameters.items():
-            if name in records:
-                found = {**_fields(records[name]), **found}
-            else:
-                found[name] = hints[name], parameter.default
-        asked = order.split() or list(found)
-        rest = {name: [field for field in _fields(record) if field not in asked] for name, record in records.items()}
+        own = _options(function)
+        records = {name: own.pop(name).annotation for name in [*own] if is_dataclass(own[name].annotation)}
+        fields = {name: _options(record) for name, record in records.items()}
+        options = {
+            name: p for found in (*reversed(fields.values()), own) for name, p in found.items()
+        }  # the last counts
+        asked = order.split() or [*inspect.signature(function).parameters]
+        rest = {name: [field for field in found if field not in asked] for name, found in fields.items()}
         names = dict.fromkeys(option for name in asked for option in rest.get(name, [name]))
-        return _flat(function, records, found, list(names), defaults)
+        if "ctx" in own:
+            names = {"ctx": None, **names}
+        assert {*own} <= {*names} <= {*options} and {*defaults} <= {*names}, (function.__name__, [*names], defaults)
+
+        @wraps(function)
+        def run(**given: Any) -> None:
+            made = {
+                name: record(**{field: given[field] for field in fields[name] if field in given})
+                for name, record in records.items()
+            }
+            function(**made, **{name: given[name] for name in own})
+
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [_for_typer(options[name], defaults.get(name, options[name].default)) for name in names]
+        )
+        return run
 
     return decorate
 
 
-def _fields(record: Any) -> dict[str, tuple[Any, Any]]:
-    """Type and default of each field that is an option; no default is ``inspect.Parameter.empty``."""
-    hints = get_type_hints(record, include_extras=True)
-    return {
-        field.name: (hints[field.name], inspect.Parameter.empty if field.default is MISSING else field.default)
-        for field in fields(record)
-        if get_origin(hints[field.name]) is Annotated
-    }
+def _options(thing: Any) -> dict[str, inspect.Parameter]:
+    """The parameters of a function with their types; of a record those that are options."""
+    hints = get_type_hints(thing, include_extras=True)
+    found = {name: p.replace(annotation=hints[name]) for name, p in inspect.signature(thing).parameters.items()}
+    return {name: p for name, p in found.items() if not is_dataclass(thing) or get_origin(p.annotation) is Annotated}
 
 
-def _flat(
-    function: Command,
-    records: dict[str, Any],
-    found: dict[str, tuple[Any, Any]],
-    names: list[str],
-    defaults: dict[str, Any],
-) -> Command:
-    """The command with one parameter for each of ``names``, which makes the records and calls the function."""
-    own = [name for name in inspect.signature(function).parameters if name not in records]
-    assert {*own} - {"ctx"} <= {*names} <= {*found} and {*defaults} <= {*names}, (function.__name__, names, defaults)
-    names = ["ctx", *names] if "ctx" in own and "ctx" not in names else names
-
-    @wraps(function)
-    def run(**given: Any) -> None:
-        made = {
-            name: record(**{field.name: given[field.name] for field in fields(record) if field.name in given})
-            for name, record in records.items()
-        }
-        function(**made, **{name: given[name] for name in own})
-
-    run.__annotations__ = {name: _typer_type(name, found[name][0]) for name in names}
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=defaults.get(name, found[name][1]),
-                annotation=run.__annotations__[name],
-            )
-            for name in names
+def _for_typer(option: inspect.Parameter, default: Any) -> inspect.Parameter:
+    """An option as typer takes it; what is no option stays as it is."""
+    hint = option.annotation
+    if get_origin(hint) is Annotated:
+        kind, told = get_args(hint)[:2]
+        how: dict[str, Any] = {"help": told.help, "metavar": told.value, "min": told.least, "max": told.most}
+        if told.read is not None:  # typer need not know the type; that there may be several values it must
+            several = any(get_origin(part) is list for part in (kind, *get_args(kind)))
+            kind, how["parser"] = list[Any] | None if several else Any, _reader(told)
+        flags = told.flags or (f"--{option.name.replace('_', '-')}",)
+        hint = Annotated[
+            kind,
+            typer.Argument(**how) if told.by_place else typer.Option(*flags, show_default=told.shown or True, **how),
         ]
-    )
-    return run
-
-
-def _typer_type(name: str, hint: Any) -> Any:
-    """The type of an option as typer takes it; what is no option stays as it is."""
-    if get_origin(hint) is not Annotated:
-        return hint
-    kind, option = get_args(hint)[:2]
-    flags = option.flags or (f"--{name.replace('_', '-')}",)
-    how: dict[str, Any] = {"help": option.help, "metavar": option.value, "min": option.least, "max": option.most}
-    if option.read is not None:  # typer need not know the type; that there may be several values it must
-        several = any(get_origin(part) is list for part in (kind, *get_args(kind)))
-        kind, how["parser"] = list[Any] | None if several else Any, _reader(option)
-    if option.by_place:
-        return Annotated[kind, typer.Argument(**how)]
-    return Annotated[kind, typer.Option(*flags, show_default=option.shown or True, **how)]
+    return option.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
 def _reader(option: Option) -> Callable[[Any], Any]:
