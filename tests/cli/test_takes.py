@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 from daari_mlx.cli.main import app
 from daari_mlx.cli.options.command import refuse_unused, takes
-from daari_mlx.cli.options.names import DrafterName, RowsName, TeacherName
+from daari_mlx.cli.options.names import DrafterName, RowsName, SchemaName, TeacherName
 from daari_mlx.compile.options import ExtractOptions
 from daari_mlx.decode.generate import stream_generate
 from daari_mlx.decode.options import CacheOptions, Length, Sampling
 from daari_mlx.ground.option import Option, number, unescaped, whole
 from daari_mlx.tier.options import TierOptions
 
-RECORDS = (TeacherName, RowsName, DrafterName, Sampling, Length, CacheOptions, ExtractOptions, TierOptions)
+RECORDS = (TeacherName, RowsName, DrafterName, SchemaName, Sampling, Length, CacheOptions, ExtractOptions, TierOptions)
 
 
 @dataclass(frozen=True)
