@@ -87,14 +87,7 @@ def bench(
         return
     if teacher_name.model is None or rows_name.data is None:
         raise typer.BadParameter("give --model and --data, or --replay STREAMS", ctx=ctx)
-    if drafter not in (None, "graph", "model", "pair", "lookup", "none"):
-        raise typer.BadParameter(f"--drafter {drafter} drafts in a --replay only", ctx=ctx)
-    refuse_unused(ctx, "device", "goes with --replay: leave it out")
-    if save_streams is None:
-        refuse_unused(ctx, "stream_layer", "goes with --save-streams: leave it out")
-    else:
-        refuse_unused(ctx, OF_FIGURES, "has no meaning with --save-streams: leave it out")
-        check_new_file(save_streams, "--save-streams")
+    _check_live(ctx, drafter, save_streams)
     from daari_mlx.measure.bench import run_bench
     from daari_mlx.text.data import read_prompts
 
@@ -129,6 +122,18 @@ def bench(
     _tell(record.as_dict(), report.bench_text, out, as_json)
     if not record.ok:
         raise typer.Exit(1)
+
+
+def _check_live(ctx: typer.Context, drafter: str | None, save_streams: str | None) -> None:
+    """See that the options fit what is done with a teacher: measuring, or recording its streams."""
+    if drafter not in (None, "graph", "model", "pair", "lookup", "none"):
+        raise typer.BadParameter(f"--drafter {drafter} drafts in a --replay only", ctx=ctx)
+    refuse_unused(ctx, "device", "goes with --replay: leave it out")
+    if save_streams is None:
+        refuse_unused(ctx, "stream_layer", "goes with --save-streams: leave it out")
+    else:
+        refuse_unused(ctx, OF_FIGURES, "has no meaning with --save-streams: leave it out")
+        check_new_file(save_streams, "--save-streams")
 
 
 def _replay(
