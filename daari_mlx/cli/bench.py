@@ -36,6 +36,10 @@ Replay = Annotated[
         "Replay drafters on streams recorded by --save-streams, without the teacher, for published T(m).", "STREAMS"
     ),
 ]
+Concurrency = Annotated[
+    str | None,
+    Option("Measure so many answers at once against mlx_lm.batch_generate, e.g. 1,4,8,16.", "N,N,..."),
+]
 StreamLayers = Annotated[
     list[int | str] | None,
     Option(
@@ -49,8 +53,8 @@ StreamLayers = Annotated[
 
 @takes(
     "model data graph draft_model drafter number adapter_path trust_remote_code max_tokens num_draft_tokens split "
-    "skip_bad_rows chat_template_config json_schema json_whitespace allow_overlap seed replay device save_streams "
-    "stream_layer out as_json",
+    "skip_bad_rows chat_template_config json_schema json_whitespace allow_overlap seed concurrency repeats replay "
+    "device save_streams stream_layer out as_json",
     model=None,
     data=None,
     split="test",
@@ -66,6 +70,8 @@ def bench(
     number: words.Number = 30,
     allow_overlap: Annotated[bool, Option("Take prompts that the graph was compiled from; the record tells.")] = False,
     seed: Annotated[int, number("Seed of MLX's random numbers, set anew before each answer.", 0, 2**32 - 1)] = 0,
+    concurrency: Concurrency = None,
+    repeats: Annotated[int, number("With --concurrency, passes over the prompts; the median one counts.", 1)] = 1,
     replay: Replay = None,
     device: Annotated[str, Option("Whose published T(m) a replay is projected for.", "CURVE|all")] = "all",
     save_streams: Annotated[
@@ -88,6 +94,9 @@ def bench(
     if teacher_name.model is None or rows_name.data is None:
         raise typer.BadParameter("give --model and --data, or --replay STREAMS", ctx=ctx)
     _check_live(ctx, drafter, save_streams)
+    sizes = _numbers(concurrency) if concurrency is not None else []
+    if not sizes:
+        refuse_unused(ctx, "repeats", "goes with --concurrency: leave it out")
     from daari_mlx.measure.bench import run_bench
     from daari_mlx.text.data import read_prompts
 
@@ -105,6 +114,27 @@ def bench(
         from daari_mlx.measure.streams import save_streams as save
 
         save(record_streams(teacher, rows, stream_layer or ["final"], length.max_tokens), Path(save_streams))
+        return
+    if sizes:
+        if graph is None or drafter_name.kind() != "graph" or processors is not None:
+            raise typer.BadParameter("--concurrency measures a --graph alone", ctx=ctx)
+        from daari_mlx.measure.batch_bench import run_batch_bench
+        from daari_mlx.show.batch_text import batch_bench_text
+
+        values = run_batch_bench(
+            teacher,
+            graph,
+            rows,
+            sizes,
+            max_tokens=length.max_tokens,
+            num_draft_tokens=drafter_name.num_draft_tokens,
+            allow_overlap=allow_overlap,
+            repeats=repeats,
+            command=report.command_line(),
+        )
+        _tell(values, batch_bench_text, out, as_json)
+        if not values["ok"]:
+            raise typer.Exit(1)
         return
     drafting = drafter_name.load(graph, teacher, trust_remote_code=teacher_name.trust_remote_code)
     record = run_bench(
@@ -134,6 +164,14 @@ def _check_live(ctx: typer.Context, drafter: str | None, save_streams: str | Non
     else:
         refuse_unused(ctx, OF_FIGURES, "has no meaning with --save-streams: leave it out")
         check_new_file(save_streams, "--save-streams")
+
+
+def _numbers(text: str) -> list[int]:
+    """The numbers of ``1,4,8``."""
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
+        raise typer.BadParameter(f"--concurrency is {text!r}: give numbers of rows, such as 1,4,8,16")
+    return [int(word) for word in words]
 
 
 def _replay(

@@ -86,7 +86,7 @@ def run_bench(
         DaariError: before anything runs: a graph of another teacher, a prompt that is too long, an overlap.
     """
     graph = None if graph is None else attach(graph, teacher.model, teacher.tokenizer)
-    overlap = _check(teacher, graph, prompts, max_tokens, allow_overlap)
+    overlap = check_prompts(teacher, graph, prompts, max_tokens, allow_overlap)
     shared = {} if logits_processors is None else {"logits_processors": logits_processors}
     plain = _plain(teacher, max_tokens, shared)
     alone = None if drafter else graph
@@ -102,7 +102,7 @@ def run_bench(
     about = {
         "command": command,
         **environment(),
-        **_subject(teacher, graph, drafter),
+        **subject(teacher, graph, drafter),
         "max_tokens": max_tokens,
         "num_draft_tokens": num_draft_tokens,
         "logits_processors": [type(p).__name__ for p in logits_processors or []],
@@ -122,7 +122,9 @@ def run_bench(
     return BenchRecord(about, bound, tuple(rows))
 
 
-def _check(teacher: Teacher, graph: Graph | None, prompts: list[Prompt], max_tokens: int, allow_overlap: bool) -> int:
+def check_prompts(
+    teacher: Teacher, graph: Graph | None, prompts: list[Prompt], max_tokens: int, allow_overlap: bool
+) -> int:
     """How many prompts the graph was compiled from; raises for what cannot be measured."""
     if not prompts:
         raise DaariError("There are no prompts to measure: give at least one.")
@@ -253,7 +255,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _subject(teacher: Teacher, graph: Graph | None, drafter: Drafter | None) -> dict[str, Any]:
+def subject(teacher: Teacher, graph: Graph | None, drafter: Drafter | None) -> dict[str, Any]:
     """What is measured."""
     known = probe.load(teacher.model)
     return {
