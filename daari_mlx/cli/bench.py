@@ -53,7 +53,7 @@ StreamLayers = Annotated[
 
 @takes(
     "model data graph draft_model drafter number adapter_path trust_remote_code max_tokens num_draft_tokens split "
-    "skip_bad_rows chat_template_config json_schema json_whitespace allow_overlap seed concurrency repeats replay "
+    "skip_bad_rows chat_template_config json_schema json_whitespace allow_overlap seed concurrency passes replay "
     "device save_streams stream_layer out as_json",
     model=None,
     data=None,
@@ -71,7 +71,7 @@ def bench(
     allow_overlap: Annotated[bool, Option("Take prompts that the graph was compiled from; the record tells.")] = False,
     seed: Annotated[int, number("Seed of MLX's random numbers, set anew before each answer.", 0, 2**32 - 1)] = 0,
     concurrency: Concurrency = None,
-    repeats: Annotated[int, number("With --concurrency, passes over the prompts; the median one counts.", 1)] = 1,
+    passes: Annotated[int, number("With --concurrency, passes over the prompts; the median one counts.", 1)] = 1,
     replay: Replay = None,
     device: Annotated[str, Option("Whose published T(m) a replay is projected for.", "CURVE|all")] = "all",
     save_streams: Annotated[
@@ -96,7 +96,7 @@ def bench(
     _check_live(ctx, drafter, save_streams)
     sizes = _numbers(concurrency) if concurrency is not None else []
     if not sizes:
-        refuse_unused(ctx, "repeats", "goes with --concurrency: leave it out")
+        refuse_unused(ctx, "passes", "goes with --concurrency: leave it out")
     from daari_mlx.measure.bench import run_bench
     from daari_mlx.text.data import read_prompts
 
@@ -129,7 +129,7 @@ def bench(
             max_tokens=length.max_tokens,
             num_draft_tokens=drafter_name.num_draft_tokens,
             allow_overlap=allow_overlap,
-            repeats=repeats,
+            repeats=passes,
             command=report.command_line(),
         )
         _tell(values, batch_bench_text, out, as_json)
