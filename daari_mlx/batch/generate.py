@@ -246,7 +246,9 @@ class _Collected:
         for statistics in self._statistics:
             statistics.drafting_off = statistics.drafting_off or off
         stats = BatchStats(
-            prompt_tokens=sum(len(request.prompt) for request in requests),
+            prompt_tokens=sum(
+                len(request.prompt) - 1 for request in requests
+            ),  # as mlx-lm counts: the last is no prefill
             prompt_time=counts.prompt_seconds,
             generation_tokens=sum(map(len, self._ids)),
             generation_steps=counts.rounds,
