@@ -128,6 +128,8 @@ class BatchEngine:
             raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
         if request.max_tokens == 0 or request.max_tokens < -1:
             raise DaariError(f"max_tokens is {request.max_tokens}: give at least 1, or -1 for no limit.")
+        if not len(self):  # while answers are under way, the model stays as it is
+            self._prefixes.renew()
         uid, statistics = next(self._uids), Statistics()
         prefill = Prefill(request.prompt_progress_callback)
         cached = 0 if request.prompt_cache is None else cached_tokens(request.prompt_cache)

@@ -11,6 +11,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import common_prefix_len
 
+from daari_mlx.teacher.kept import Stamp, stamp
 from daari_mlx.teacher.rewind import Cache
 
 LEAST = 32  # shared tokens that are worth a copy
@@ -29,6 +30,13 @@ class Prefixes:
     def __init__(self, model: nn.Module, step: int, stream: Any) -> None:
         self._model, self._step, self._stream = model, step, stream
         self._kept: list[tuple[list[int], Cache]] = []  # the one used last at the end
+        self._stamp: Stamp | None = None  # of the model that read them
+
+    def renew(self) -> None:
+        """Forget all of them where the model has changed since they were read."""
+        now = stamp(self._model)
+        if now != self._stamp:
+            self._kept, self._stamp = [], now
 
     def find(self, prompt: list[int]) -> tuple[int, Cache | None]:
         """How many first tokens of a prompt are kept, and their cache, which is to be copied and not changed."""

@@ -46,7 +46,7 @@ class ProbeRecord:
     """T(m) of one model on one machine.
 
     Attributes:
-        key: what it depends on: chip, model, bits, mlx version, BLAS.
+        key: what it depends on: chip and device, model, bits, mlx version, BLAS and its threads.
         rows: the measured m.
         seconds: the median time of a forward over m rows, sampling included.
         spread: interquartile range over median, the worst of all m.
@@ -88,15 +88,17 @@ class ProbeRecord:
 
 def cost_of(model: nn.Module) -> Cost:
     """The kept T(m) of this model on this machine; measured quickly where there is none yet."""
-    known: Cost | None = getattr(model, _ATTRIBUTE, None)
-    if known is None:
+    teacher = fingerprint_model(model)
+    kind = teacher["structure"], teacher["quantisation"]  # what a change of weights or an adapter's scale leaves
+    known: tuple[tuple[str, str | None], Cost] | None = getattr(model, _ATTRIBUTE, None)
+    if known is None or known[0] != kind:
         record = load(model)
         if record is None:
             record = measure(model, rows=QUICK_ROWS, repeats=3, longer=LONGER)
             save(record)
-        known = record.cost  # a noisy one serves this process, so that it is not measured for every answer
+        known = kind, record.cost  # a noisy one serves this process, so that it is not measured for every answer
         object.__setattr__(model, _ATTRIBUTE, known)
-    return known
+    return known[1]
 
 
 def measure(
@@ -206,6 +208,8 @@ def _key(teacher: dict[str, Any]) -> dict[str, Any]:
         "quantisation": teacher["quantisation"],
         "mlx": importlib.metadata.version("mlx"),
         "blas": blas.status().name,
+        "device": mx.default_device().type.name,
+        "threads": next((os.environ[name] for name in blas.THREADS if os.environ.get(name)), None),
     }
 
 

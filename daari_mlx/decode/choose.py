@@ -5,6 +5,7 @@ Each kind is one more :class:`daari_mlx.draft.drafter.Drafter`; the loop and the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.nn as nn
@@ -12,7 +13,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from daari_mlx.cost import probe
 from daari_mlx.decode.options import DraftLength
-from daari_mlx.draft.drafter import Drafter, GraphDrafter
+from daari_mlx.draft.drafter import Context, Draft, Drafter, GraphDrafter
 from daari_mlx.draft.lookup import LookupDrafter
 from daari_mlx.draft.model import ModelDrafter
 from daari_mlx.draft.pair import PairDrafter
@@ -20,6 +21,7 @@ from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.teacher.kept import unchanged
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.quirks import refuses_blocks
 from daari_mlx.teacher.rewind import refuses_drafts
@@ -53,6 +55,21 @@ def choose_drafter(
     return drafter, None if layer is None else tap_model(model, layer)[0]
 
 
+@dataclass(frozen=True)
+class NoDrafter:
+    """Stands for a drafter that cannot be used.
+
+    Attributes:
+        off: why; ``drafting_off`` of the answers.
+    """
+
+    off: str
+
+    def draft(self, context: Context, limit: int, pending: int) -> Draft:
+        """Nothing."""
+        return Draft()
+
+
 def graph_drafter(
     graph: Graph, model: nn.Module, tokenizer: Any, num_draft_tokens: DraftLength = "auto"
 ) -> GraphDrafter:
@@ -63,14 +80,16 @@ def graph_drafter(
     Raises:
         DaariError: the graph reads states of another width.
     """
-    _, width = tap_model(model, graph.layer)
+    with unchanged(model):
+        _, width = tap_model(model, graph.layer)
+        cost = probe.cost_of(model) if num_draft_tokens == "auto" else None
     if width != graph.hidden_size:
         raise DaariError(
             f"The graph reads states of width {graph.hidden_size}, this teacher's are {width} wide: compile it anew."
         )
     ends = (tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)).eos_token_ids
     if num_draft_tokens == "auto":
-        return GraphDrafter(graph, cost=probe.cost_of(model), ends=ends)
+        return GraphDrafter(graph, cost=cost, ends=ends)
     return GraphDrafter(graph, num_draft_tokens=num_draft_tokens, ends=ends)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.nn as nn
 from mlx_lm.utils import common_prefix_len
 
-from daari_mlx.decode.choose import graph_drafter
+from daari_mlx.decode.choose import NoDrafter, graph_drafter
 from daari_mlx.decode.generate import new_cache, stream_generate
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.decode.refusals import refuse_two_drafters
@@ -20,6 +20,8 @@ from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.share.find import graph_of
+from daari_mlx.teacher.fingerprint import differences, fingerprint, fingerprint_tokenizer
+from daari_mlx.teacher.kept import stamp
 from daari_mlx.teacher.load import load_teacher
 from daari_mlx.teacher.quirks import refuses_blocks
 from daari_mlx.teacher.rewind import drop_last
@@ -33,6 +35,10 @@ class SpecEngine:
 
     The prompt cache is kept: what a new chat shares with the last one (the system prompt, all earlier turns) is not
     computed again. One engine serves one answer at a time.
+
+    Model and tokenizer may be changed between two answers (an adapter switched off, other weights): the cache is then
+    begun anew, and where they are no longer what the graph was compiled from, answers are decoded plainly, with the
+    reason in ``drafting_off``, until they are again.
 
     Args:
         model: a loaded model, or a folder or Hub repository to load.
@@ -69,16 +75,35 @@ class SpecEngine:
         self.graph = None if known is None else attach(known, model, self.tokenizer)
         self.num_draft_tokens = num_draft_tokens
         self.max_kv_size = max_kv_size
-        if self.graph is not None and num_draft_tokens and refuses_blocks(self.model) is None:
-            # T(m) is measured now where it is not known yet, not within the first answer
-            drafter = graph_drafter(self.graph, self.model, self.tokenizer, num_draft_tokens)
         self.drafter = drafter
-        self.reset()
+        self._state: Any = None  # that of model and tokenizer for which all of this was made
+        self._renew()  # T(m) is measured now where it is not known yet, not within the first answer
 
     def reset(self) -> None:
         """Forget the conversation: the next prompt is prefilled from its start."""
         self.cache = new_cache(self.model, self.max_kv_size)
         self.cached: list[int] | None = []  # the tokens it holds; None while an answer is under way
+
+    def _renew(self) -> None:
+        """Begin anew where model or tokenizer changed since the last answer."""
+        tokens = None
+        if self.graph is not None:  # the cache needs nothing of a tokenizer, drafts do
+            tokens = fingerprint_tokenizer(self.tokenizer), frozenset(getattr(self.tokenizer, "eos_token_ids", ()))
+        state = stamp(self.model), tokens
+        if state == self._state:
+            return
+        self._state = state
+        self.reset()
+        if self.graph is None:
+            return
+        if found := differences(self.graph.teacher, fingerprint(self.model, self.tokenizer)):
+            self.drafter = NoDrafter(
+                f"the graph belongs to another teacher by now (they differ in: {', '.join(found)})"
+            )
+        elif self.num_draft_tokens and refuses_blocks(self.model) is None:
+            self.drafter = graph_drafter(self.graph, self.model, self.tokenizer, self.num_draft_tokens)
+        else:
+            self.drafter = None
 
     def generate_chat(self, messages: Messages, **options: Any) -> tuple[str, dict[str, Any]]:
         """Answer a chat.
@@ -140,6 +165,7 @@ class SpecEngine:
                 f"{' and '.join(own)} cannot be given for one answer: they are the engine's; what can be chosen is "
                 "given to SpecEngine(...)."
             )
+        self._renew()
         if self.cached is None:
             self.reset()  # the answer before was neither finished nor closed: its cache stays its own
         known = self.cached or []

@@ -34,6 +34,7 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.wired import wired
 from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.fingerprint import context_length
+from daari_mlx.teacher.kept import unchanged
 from daari_mlx.teacher.quirks import blocks_until
 from daari_mlx.teacher.rewind import cached_tokens
 
@@ -101,8 +102,9 @@ def stream_generate(
     statistics = Statistics()
     prefill = Prefill(prompt_progress_callback)
     cache = prompt_cache if prompt_cache is not None else new_cache(model, max_kv_size)
-    check_kv_quantisation(model, cache, kv_bits, kv_group_size)
-    chosen, tap = choose_drafter(model, tokenizer, cache, statistics, known, drafter, num_draft_tokens)
+    with unchanged(model):
+        check_kv_quantisation(model, cache, kv_bits, kv_group_size)
+        chosen, tap = choose_drafter(model, tokenizer, cache, statistics, known, drafter, num_draft_tokens)
     ids = encode_prompt(tokenizer, prompt)
     options = Options(
         max_tokens=max_tokens,

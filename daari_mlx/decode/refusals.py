@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.teacher.kept import keep
 from daari_mlx.teacher.rewind import Cache, cached_tokens, leaves
 
 _SAMPLER = "it is a sampler's: give sampler=mlx_lm.sample_utils.make_sampler({}=...)"
@@ -34,7 +35,6 @@ _INSTEAD = {  # names that mlx-lm, or a part of it, knows, and what to do here
         _PROCESSOR,
     ),
 }
-_CHECKED = "_daari_kv_checked"  # where a model keeps which kinds of KV quantisation it was seen to bear
 
 
 def refuse_unknown(given: dict[str, Any], known: list[str]) -> None:
@@ -85,7 +85,7 @@ def check_kv_quantisation(model: nn.Module, cache: Cache, bits: int | None, grou
                 f"{words}: the prompt cache is quantised to {found[0]} bits in groups of {found[1]}; ask for the same, "
                 "or give another cache."
             )
-    checked: set[tuple[Any, ...]] = getattr(model, _CHECKED, None) or set()
+    checked: set[tuple[Any, ...]] = keep(model, "kv_quantisation", set)
     key = (bits, group_size, tuple(type(c).__name__ for c in cache))
     if key in checked:
         return
@@ -93,7 +93,7 @@ def check_kv_quantisation(model: nn.Module, cache: Cache, bits: int | None, grou
         _trace(model, cache, bits, group_size)
     except (NotImplementedError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise DaariError(f"{words}: {' '.join(str(error).split())[:300]}. Leave it out, or choose others.") from error
-    object.__setattr__(model, _CHECKED, checked | {key})
+    checked.add(key)
 
 
 def _trace(model: nn.Module, cache: Cache, bits: int, group_size: int) -> None:

@@ -105,6 +105,7 @@ class SpeculativeModel:
             γ+1 verdicts: the first follows ``prefix``, the last follows the whole draft. ``accept_block(draft,
             verdicts)`` is what the block gives.
         """
+        self._reader.renew()
         rows = self._reader.read([*prefix, *draft], len(draft) + 1)
         return [int(token) for token in np.array(greedy(rows)[0])]
 

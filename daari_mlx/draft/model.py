@@ -113,6 +113,7 @@ class ModelDrafter:
         """See :meth:`daari_mlx.draft.drafter.Drafter.draft`; the states are not looked at."""
         if context.tokens is not self._text:
             self._new_answer(context.tokens)
+            self.follower.renew()
         self._learn(context.tokens)
         if self.context_length is not None:
             limit = min(limit, self.context_length - len(context.tokens))

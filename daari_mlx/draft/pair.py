@@ -102,6 +102,7 @@ class PairDrafter:
         text = context.tokens
         if text is not self._text:
             self._new_answer(text)
+            self.model.follower.renew()
         self._learn(text)
         path = self.graph.draft(context, min(limit, MAX_DRAFT), pending)
         if self.cost is None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from daari_mlx.graph.artifact import ARRAYS, CONFIG, LIMITS, load_folder
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.regular import read_bytes, what_is
 from daari_mlx.share.hub import fetch
 from daari_mlx.share.repo import Absent, Repo, parse_repo
 
@@ -63,14 +65,21 @@ def graph_of(graph: Graph | str | Path) -> Graph:
     if isinstance(graph, Graph):
         return graph
     folder = graph_folder(graph)
-    return _read_once(str(folder), _stamp(folder))
+    return _read_once(str(folder), _content(folder))
 
 
 @lru_cache(maxsize=4)
-def _read_once(path: str, _: float) -> Graph:
+def _read_once(path: str, _: Any) -> Graph:
     return load_folder(path)
 
 
-def _stamp(path: Path) -> float:
-    config = path / CONFIG
-    return config.stat().st_mtime if config.exists() else 0.0
+def _content(folder: Path) -> tuple[Any, ...]:
+    """What tells that a graph was replaced: its config, which holds hashes, and which file its arrays are.
+
+    Times alone do not: a graph may be replaced within a tick of the clock, and copies keep the time of the original.
+    """
+    if what_is(folder / CONFIG) is None or what_is(folder / ARRAYS) is None:
+        return ()  # the reader says what is wrong
+    arrays = os.stat(folder / ARRAYS)
+    which = arrays.st_dev, arrays.st_ino, arrays.st_size, arrays.st_mtime_ns, arrays.st_ctime_ns
+    return read_bytes(folder / CONFIG, "graph's config.json", limit=LIMITS[CONFIG]), *which

@@ -16,6 +16,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from daari_mlx.ground.legible import visible
+from daari_mlx.teacher.kept import keep
 
 SAMPLES = 16  # values read from each weight: enough to tell fine-tuned copies apart, cheap on the largest model
 _ATTRIBUTE = "_daari_fingerprint"
@@ -26,21 +27,16 @@ def fingerprint(model: nn.Module, tokenizer: Any) -> dict[str, Any]:
 
     Returns:
         ``model_type``; ``structure`` and ``weights``, hashes over all parameters' names, shapes and types and over a
-        sample of their values; ``quantisation``; ``adapter``, a hash over low-rank adapter weights or None;
+        sample of their values; ``quantisation``; ``adapter``, a hash over low-rank adapter weights or None, and
+        ``adapter_scale`` where there is one;
         ``vocab_size``, ``tokenizer``, a hash over the tokenizer's vocabulary.
     """
     return {**fingerprint_model(model), **fingerprint_tokenizer(tokenizer)}
 
 
 def fingerprint_model(model: nn.Module) -> dict[str, Any]:
-    """The model's part of :func:`fingerprint`; read off again only after a parameter was replaced (quantised, …)."""
-    leaves: list[tuple[str, mx.array]] = tree_flatten(model.parameters())  # type: ignore[assignment]
-    parameters = [id(value) for _, value in leaves]
-    known: tuple[list[int], dict[str, Any]] | None = getattr(model, _ATTRIBUTE, None)
-    if known is None or known[0] != parameters:
-        known = parameters, _read_model(model)
-        object.__setattr__(model, _ATTRIBUTE, known)
-    return known[1]
+    """The model's part of :func:`fingerprint`; read off again only after the model changed (quantised, …)."""
+    return keep(model, "fingerprint", lambda: _read_model(model))
 
 
 def fingerprint_whole(model: nn.Module, tokenizer: Any) -> dict[str, Any]:
@@ -60,6 +56,7 @@ def _read_model(model: nn.Module) -> dict[str, Any]:
     return {
         **_describe(model, parameters),
         "adapter": _adapter(parameters),
+        **_adapter_scale(model),
         "weights": _hash_values(value for _, value in parameters),
     }
 
@@ -75,16 +72,15 @@ def _describe(model: nn.Module, parameters: list[tuple[str, mx.array]]) -> dict[
 
 
 def fingerprint_tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """The tokenizer's part of :func:`fingerprint`."""
-    known = getattr(tokenizer, _ATTRIBUTE, None)
-    if known is None:
+    """The tokenizer's part of :func:`fingerprint`; read off again only after tokens were added to it."""
+    added: dict[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
+    known: tuple[dict[str, int], dict[str, Any]] | None = getattr(tokenizer, _ATTRIBUTE, None)
+    if known is None or known[0] != added:
         vocabulary = tokenizer.get_vocab()
-        known = {
-            "vocab_size": len(vocabulary),
-            "tokenizer": _hash(f"{token_id} {token}" for token, token_id in sorted(vocabulary.items())),
-        }
+        words = _hash(f"{token_id} {token}" for token, token_id in sorted(vocabulary.items()))
+        known = added, {"vocab_size": len(vocabulary), "tokenizer": words}
         object.__setattr__(tokenizer, _ATTRIBUTE, known)
-    return known
+    return known[1]
 
 
 def _quantisation(model: nn.Module) -> str | None:
@@ -102,6 +98,12 @@ def _adapter(parameters: list[tuple[str, mx.array]]) -> str | None:
     if not adapted:
         return None
     return _hash([*(name for name, _ in adapted), _hash_values(value for _, value in adapted)])
+
+
+def _adapter_scale(model: nn.Module) -> dict[str, list[float]]:
+    """How much the adapter counts: every ``scale`` of its modules, rising; nothing without an adapter."""
+    scales = {float(module.scale) for _, module in model.named_modules() if "lora_a" in module}
+    return {"adapter_scale": sorted(scales)} if scales else {}
 
 
 def _hash(lines: Iterable[str]) -> str:
@@ -144,7 +146,8 @@ def describe(teacher: dict[str, Any]) -> str:
         str(teacher.get("quantisation") or "not quantised"),
     ]
     if teacher.get("adapter"):
-        parts.append(f"adapter {str(teacher['adapter'])[:8]}")
+        scales = teacher.get("adapter_scale")
+        parts.append(f"adapter {str(teacher['adapter'])[:8]}{'' if scales is None else f' at scale {scales}'}")
     parts.append(f"weights {str(teacher.get('weights'))[:8]}")
     parts.append(f"tokenizer {str(teacher.get('tokenizer'))[:8]}")
     return visible(", ".join(parts), " ")  # a graph from elsewhere gives a terminal no orders
@@ -152,5 +155,7 @@ def describe(teacher: dict[str, Any]) -> str:
 
 def differences(graph: dict[str, Any], model: dict[str, Any]) -> list[str]:
     """The names of the fingerprint's parts in which two teachers differ; empty when it is the same one."""
-    compared = ("model_type", "structure", "quantisation", "adapter", "weights", "vocab_size", "tokenizer")
+    compared = ["model_type", "structure", "quantisation", "adapter", "weights", "vocab_size", "tokenizer"]
+    if "adapter_scale" in graph:  # older graphs do not say
+        compared.append("adapter_scale")
     return [name for name in compared if json.dumps(graph.get(name)) != json.dumps(model.get(name))]

@@ -16,6 +16,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import common_prefix_len
 
 from daari_mlx.teacher.judge import greedy
+from daari_mlx.teacher.kept import Stamp, stamp
 from daari_mlx.teacher.load import PREFILL_STEP_SIZE
 from daari_mlx.teacher.quirks import forward_rows
 from daari_mlx.teacher.rewind import Checkpoint, can_drop_one, drop_last
@@ -34,6 +35,14 @@ class Follower:
         self.model = model
         self._held: list[int] | None = None  # the tokens that the cache stands for; None where nobody knows
         self._row: mx.array | None = None  # (1, V) logits after the last of them
+        self._stamp: Stamp | None = None  # of the model that the cache was filled by
+
+    def renew(self) -> None:
+        """Forget what was read where the model has changed since; to be called once an answer, since it takes a ms."""
+        now = stamp(self.model)
+        if now != self._stamp:
+            self._held = self._row = None
+            self._stamp = now
 
     def _begin(self) -> None:
         self._cache = make_prompt_cache(self.model)

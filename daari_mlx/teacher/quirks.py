@@ -16,6 +16,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from daari_mlx.teacher.kept import keep
+
 ABSORBED_ROWS = 64  # rows from which expanding the cache costs less; at the usual sizes it does from about 170 on
 
 # classes of mlx_lm.models whose rows come out differently in a block
@@ -29,6 +31,12 @@ _ours = threading.local()
 
 def refuses_blocks(model: nn.Module) -> str | None:
     """Why rows of several tokens cannot stand for single ones in this model, or None where they can."""
+    return keep(model, "refuses_blocks", lambda: _refusal(model))
+
+
+def _refusal(model: nn.Module) -> str | None:
+    if getattr(model, _ATTRIBUTE, None) is not None:
+        _open(model)  # modules that came since, which no forward looks for
     for name in _classes(model):
         if name in _BLOCKS_DIFFER:
             return f"{_model_type(model)}: {_BLOCKS_DIFFER[name]}"
@@ -88,12 +96,19 @@ def close_all(model: nn.Module) -> None:
 
 
 def _open_all(model: nn.Module) -> None:
-    if getattr(model, _ATTRIBUTE, None) is not None:
-        return
+    if getattr(model, _ATTRIBUTE, None) is None:
+        _open(model)
+
+
+def _open(model: nn.Module) -> None:
+    """Open what is not open yet, and forget what is no longer in the model."""
+    known = {id(module): (module, cls) for module, cls in getattr(model, _ATTRIBUTE, None) or ()}
     opened = []
     for _, module in model.named_modules():
         rewritten = _absorbed(type(module)) if _is_latent(module) else None
-        if rewritten is not None:
+        if id(module) in known:
+            opened.append(known[id(module)])
+        elif rewritten is not None:
             opened.append((module, type(module)))
             _choose_by_rows(module, rewritten)
     object.__setattr__(model, _ATTRIBUTE, opened)

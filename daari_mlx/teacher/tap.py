@@ -15,11 +15,10 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.teacher.kept import keep
 from daari_mlx.teacher.quirks import refuses_blocks
 
 FINAL = "final"  # the states that the head reads
-_ATTRIBUTE = "_daari_taps"  # where a model keeps its taps, so that each is found once
-_VOCABULARY = "_daari_vocabulary"
 _TRACING = threading.Lock()  # a trace swaps the classes of all modules: two at once would keep each other's
 _METHODS = ("__call__", "as_linear")  # as_linear: the head of models with tied embeddings
 
@@ -57,9 +56,9 @@ class Tap:
 
 
 def tap_model(model: nn.Module, layer: int | str = FINAL) -> tuple[Tap, int]:
-    """Find (once a model) where its states pass and put a tap there.
+    """Find where a model's states pass and put a tap there: once, and again after the model was changed.
 
-    Do this after loading, quantising and adapters: replacing the tapped module afterwards loses the tap.
+    A module that is replaced takes its tap along, so ask for it anew for every answer.
 
     Args:
         model: any model that mlx-lm loads.
@@ -74,23 +73,18 @@ def tap_model(model: nn.Module, layer: int | str = FINAL) -> tuple[Tap, int]:
             tokens.
     """
     with _TRACING:
-        taps: dict[int | str, tuple[Tap, int]] = getattr(model, _ATTRIBUTE, None) or {}
+        taps: dict[int | str, tuple[Tap, int]] = keep(model, "taps", dict)
         if layer not in taps:
             reason = refuses_blocks(model)
             if reason is not None:
                 raise DaariError(f"This model cannot be a teacher: {reason}.")
             taps[layer] = _final_tap(model) if layer == FINAL else _layer_tap(model, layer)
-            object.__setattr__(model, _ATTRIBUTE, taps)
         return taps[layer]
 
 
 def vocabulary_of(model: nn.Module) -> int:
     """V, how many token ids the model's logits have; told by a lazy forward, once a model."""
-    known: int | None = getattr(model, _VOCABULARY, None)
-    if known is None:
-        known = int(model(mx.array([[1]])).shape[-1])
-        object.__setattr__(model, _VOCABULARY, known)
-    return known
+    return keep(model, "vocabulary", lambda: int(model(mx.array([[1]])).shape[-1]))
 
 
 def _final_tap(model: nn.Module) -> tuple[Tap, int]:
@@ -98,14 +92,14 @@ def _final_tap(model: nn.Module) -> tuple[Tap, int]:
     heads = [c for c in calls if _width(c[3]) == vocabulary and _width(c[2]) not in (0, vocabulary)]
     if heads:
         module, method, states, _ = heads[-1]
-        return _hook(module, method, lambda given, _: given), _width(states)
+        return _hook(module, method, f"{FINAL}_given", lambda given, _: given), _width(states)
     bodies = [c for c in calls if _width(c[3]) not in (0, vocabulary)]  # the head is a bare matrix product
     if not bodies:
         raise DaariError(
             f"No module of {type(model).__name__} shows the states that its head reads: it cannot be a teacher."
         )
     module, method, _, states = bodies[-1]
-    return _hook(module, method, lambda _, result: result), _width(states)
+    return _hook(module, method, f"{FINAL}_result", lambda _, result: result), _width(states)
 
 
 def _layer_tap(model: nn.Module, layer: int | str) -> tuple[Tap, int]:
@@ -122,7 +116,7 @@ def _layer_tap(model: nn.Module, layer: int | str) -> tuple[Tap, int]:
         raise DaariError(
             f"Layer {layer} of {type(model).__name__} does not give its states out once a forward; use --layer final."
         )
-    return _hook(module, "__call__", lambda _, result: _states(result)), _width(results[0])
+    return _hook(module, "__call__", str(layer), lambda _, result: _states(result)), _width(results[0])
 
 
 def _trace(model: nn.Module) -> tuple[list[tuple[nn.Module, str, Any, Any]], int]:
@@ -140,13 +134,17 @@ def _trace(model: nn.Module) -> tuple[list[tuple[nn.Module, str, Any, Any]], int
     finally:
         for module, cls in reversed(swapped):
             module.__class__ = cls
-    object.__setattr__(model, _VOCABULARY, logits.shape[-1])
-    return calls, logits.shape[-1]
+    return calls, keep(model, "vocabulary", lambda: int(logits.shape[-1]))
 
 
-def _hook(module: nn.Module, method: str, pick: Callable[[Any, Any], Any]) -> Tap:
-    tap = Tap()
-    _swap_class(module, (method,), lambda _, __, given, result: tap.fire(pick(given, result)))
+def _hook(module: nn.Module, method: str, name: str, pick: Callable[[Any, Any], Any]) -> Tap:
+    """The tap of this name at the module: the one that is there already, or a new one."""
+    place = f"_daari_tap_{method}_{name}"
+    tap: Tap | None = getattr(type(module), place, None)
+    if tap is None:
+        tap = new = Tap()
+        _swap_class(module, (method,), lambda _, __, given, result: new.fire(pick(given, result)))
+        setattr(type(module), place, tap)
     return tap
 
 

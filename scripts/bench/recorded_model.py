@@ -68,6 +68,9 @@ class RecordedFollower(Follower):
         """From now on, stand for what was said along this stream."""
         self.stream, self.said = stream, said
 
+    def renew(self) -> None:
+        """What was recorded does not change."""
+
     @property
     def takes_back(self) -> bool:
         """As models with ordinary caches do."""

@@ -10,6 +10,7 @@ import pytest
 from bench_dropin import tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from zoo import CONFIGS, Oracle, build, plain_tokens
@@ -92,6 +93,16 @@ def test_a_prompt_cache_is_gone_on_from_and_left_as_it_is(model: Any) -> None:
     for _ in range(2):
         said, _ = run(engine_of(model), [Request(prompt, TOKENS, prompt_cache=cache), Request([3, 4], 5)])
         assert said[0] == expected
+
+
+def test_what_prompts_share_is_read_anew_once_the_model_changed() -> None:
+    model: Any = build("llama")
+    engine = engine_of(model)
+    prompts = prompts_of(lengths=())
+    for seed in (0, 1):
+        model.load_weights([(k, v + 0) for k, v in tree_flatten(build("llama", seed=seed).parameters())])
+        expected = [plain_tokens(model, prompt, 8) for prompt in prompts]
+        assert list(run(engine, [Request(p, 8) for p in prompts])[0].values()) == expected
 
 
 # --- no row changes another

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import mlx.nn as nn
 import pytest
+from mlx_lm.tuner.utils import linear_to_lora_layers
 from zoo import CONFIGS, build
 
 from daari_mlx.cost import probe
@@ -107,9 +109,8 @@ def test_a_folder_that_cannot_be_written_is_no_failure(model: nn.Module, folder:
 
 def test_the_key_tells_apart_what_the_times_depend_on(model: nn.Module) -> None:
     key = key_of(model)
-    assert {"chip", "structure", "quantisation", "mlx", "blas"} == set(key) and all(
-        key[k] for k in ("chip", "mlx", "blas")
-    )
+    assert {"chip", "device", "structure", "quantisation", "mlx", "blas", "threads"} == set(key)
+    assert all(key[k] for k in ("chip", "device", "mlx", "blas"))
     assert key_of(build("llama", seed=1)) == key, "other weights of the same shapes take the same time"
     quantised = build("llama")
     nn.quantize(quantised, group_size=32, bits=4)
@@ -167,6 +168,36 @@ def test_a_cost_is_measured_once(model: nn.Module, monkeypatch: pytest.MonkeyPat
     cost_of(again)
     assert calls == 2 and load(model) is not None, "a later clean run is kept"
     assert cost_of(build("llama"))(2) == pytest.approx(1.2) and calls == 2
+
+
+def test_another_kind_of_model_has_another_cost(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quantised or adapted after it was measured, or a copy that is; other weights or another scale cost the same."""
+    measured: list[nn.Module] = []
+
+    def measure_anew(model: nn.Module, **_: Any) -> ProbeRecord:
+        measured.append(model)
+        return record_of(model, seconds=(0.01, 0.01 + 0.001 * len(measured), 0.03), spread=2.0)
+
+    monkeypatch.setattr(probe, "measure", measure_anew)
+    first = cost_of(model)
+    other: Any = copy.deepcopy(model)
+    nn.quantize(other, group_size=32, bits=4)
+    assert cost_of(other) != first and measured == [model, other]
+    linear_to_lora_layers(model, 2, {"rank": 2, "scale": 1.0, "dropout": 0.0})
+    second = cost_of(model)
+    assert second != first and len(measured) == 3
+    model.layers[2].self_attn.q_proj.scale = 0.0
+    model.model.norm.weight = model.model.norm.weight * 2
+    assert cost_of(model) is second and len(measured) == 3
+
+
+def test_what_changes_the_time_of_a_forward_is_in_the_key(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    save(record_of(model))
+    assert load(model) is not None
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    assert load(model) is None
+    assert key_of(model)["device"] in ("cpu", "gpu")
 
 
 # --- longer contexts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -265,3 +266,28 @@ def test_a_folder_is_read_again_after_it_changed(tmp_path: Path) -> None:
     assert attach(graph_of(path), build("llama"), WORDS) is first
     save_graph(random_graph(4, teacher=teacher), path, COUNTED)
     np.testing.assert_array_equal(attach(graph_of(path), build("llama"), WORDS).edge_token, random_graph(4).edge_token)
+
+
+@pytest.mark.parametrize("how", ["replaced", "written over", "moved in place"])
+def test_a_graph_that_changed_within_a_tick_of_the_clock_is_read_again(tmp_path: Path, how: str) -> None:
+    paths = [save_graph(random_graph(seed), tmp_path / str(seed), COUNTED) for seed in (3, 4)]
+    for file in (file for path in paths for file in path.iterdir()):
+        os.utime(file, (1e9, 1e9))
+    np.testing.assert_array_equal(graph_of(paths[0]).edge_token, random_graph(3).edge_token)
+    if how == "replaced":
+        paths[0].rename(tmp_path / "old")
+        paths[1].rename(paths[0])
+    for file in list(paths[1].iterdir()) if how != "replaced" else []:
+        target = paths[0] / file.name
+        target.write_bytes(file.read_bytes()) if how == "written over" else file.replace(target)
+        os.utime(target, (1e9, 1e9))
+    np.testing.assert_array_equal(graph_of(paths[0]).edge_token, random_graph(4).edge_token)
+
+
+def test_arrays_that_were_damaged_after_reading_are_told(tmp_path: Path) -> None:
+    path = save_graph(random_graph(3), tmp_path / "graph", COUNTED)
+    graph_of(path)
+    arrays = path / "graph.safetensors"
+    arrays.write_bytes(arrays.read_bytes()[:-4] + b"\xff\xff\xff\x00")
+    with pytest.raises(DaariError, match="altered"):
+        graph_of(path)

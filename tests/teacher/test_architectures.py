@@ -22,6 +22,7 @@ from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher import quirks, rewind
+from daari_mlx.teacher.kept import stamp
 from daari_mlx.teacher.row import Row
 from daari_mlx.teacher.tap import tap_model
 
@@ -83,7 +84,10 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_greedy_tokens_equal_plain_and_the_cache_is_exact(case: Case, seed: int) -> None:
+    tap_model(case.model)
+    before = stamp(case.model)
     tokens, statistics, cache, _ = case.run(seed)
+    assert stamp(case.model) == before, "forwards and taps are no change"
     assert tokens == case.plain[:LENGTH]
     assert statistics.accepted > 0 and statistics.forwards < LENGTH
     assert plain_tokens(case.model, tokens[-1:], AFTER, prompt_cache=cache) == case.plain[LENGTH:]

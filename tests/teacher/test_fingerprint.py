@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,17 @@ import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
+from mlx_lm.utils import load_tokenizer
 from zoo import build
 
-from daari_mlx.teacher.fingerprint import context_length, describe, differences, fingerprint, fingerprint_model
+from daari_mlx.teacher.fingerprint import (
+    context_length,
+    describe,
+    differences,
+    fingerprint,
+    fingerprint_model,
+    fingerprint_tokenizer,
+)
 
 
 class Tokenizer:
@@ -152,3 +161,32 @@ def test_the_context_is_what_the_configuration_says(tiny_teacher: tuple[Any, Any
 @pytest.mark.parametrize("order", ["\x1b[31m", "\x07", "\n", "\r", "\x9b2J", "\u202e"])
 def test_a_graph_from_elsewhere_gives_the_terminal_no_orders(part: str, order: str) -> None:
     assert order not in describe({part: f"x{order}y"})
+
+
+def test_an_adapters_scale_is_part_of_the_teacher() -> None:
+    """Older graphs say nothing of it and go on."""
+    model = adapted(1)
+    ours = fingerprint(model, WORDS)
+    assert ours["adapter_scale"] == [20.0] and "at scale [20.0]" in describe(ours)
+    for _, module in model.named_modules():
+        if "lora_a" in module:
+            module.scale = 0.0
+    now = fingerprint(model, WORDS)
+    assert differences(ours, now) == ["adapter_scale"] and differences(fingerprint(build("llama"), WORDS), now)
+    assert differences({k: v for k, v in ours.items() if k != "adapter_scale"}, now) == []
+
+
+def test_tokens_that_are_added_later_are_seen(tiny_teacher_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny_teacher_path)
+    before = fingerprint_tokenizer(tokenizer)
+    assert fingerprint_tokenizer(tokenizer) is before
+    tokenizer.add_tokens(["<one more>"])
+    after = fingerprint_tokenizer(tokenizer)
+    assert after["vocab_size"] == before["vocab_size"] + 1 and after["tokenizer"] != before["tokenizer"]
+
+
+def test_weights_changed_in_place_are_seen() -> None:
+    model: Any = build("llama")
+    before = fingerprint_model(model)
+    model.model.norm.weight -= 1
+    assert differences(before, fingerprint_model(model)) == ["weights"]

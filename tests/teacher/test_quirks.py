@@ -81,12 +81,24 @@ def test_other_forwards_and_large_blocks_stay_as_they_were(monkeypatch: pytest.M
     assert [type(m) for m in latent_modules(model)] == before
 
 
+def test_modules_that_came_later_are_kept_cheap_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = build("deepseek_v3"), build("deepseek_v3")
+    cache = make_prompt_cache(model)
+    quirks.forward_rows(model, mx.array([[1] * 40]), cache)
+    model.layers[0].self_attn = other.layers[0].self_attn
+    assert quirks.refuses_blocks(model) is None  # asked before every answer
+    seen = widths(model, monkeypatch)
+    quirks.forward_rows(model, mx.array([[1, 2]]), cache)
+    assert set(seen) == {2}
+    quirks.close_all(model)
+    assert "daari_mlx.teacher.quirks" not in {type(m).__module__ for m in latent_modules(model)}
+
+
 def test_unknown_latent_attention_decodes_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where mlx-lm's source is not as expected, blocks could cost many times a row: no drafting, and the reason."""
-    model = build("deepseek_v3")
-    assert quirks.refuses_blocks(model) is None
+    assert quirks.refuses_blocks(build("deepseek_v3")) is None
     monkeypatch.setattr(quirks, "_absorbed", lambda cls: None)
-    reason = quirks.refuses_blocks(model)
+    reason = quirks.refuses_blocks(build("deepseek_v3"))
     assert reason is not None and reason.startswith("deepseek_v3: ") and "latent cache" in reason
 
 

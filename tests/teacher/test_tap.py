@@ -14,6 +14,7 @@ import pytest
 from graphs import Scripted
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tuner.utils import linear_to_lora_layers
 from zoo import CONFIGS, VOCABULARY, Oracle, build
 
 from daari_mlx.decode.limits import Options
@@ -166,3 +167,37 @@ def test_a_lost_tap_is_told(length: int) -> None:
     )
     with pytest.raises(RuntimeError, match="tap was lost"):
         next(steps)
+
+
+def in_bits(model: Any) -> None:
+    nn.quantize(model, group_size=32, bits=8)
+
+
+def adapted(model: Any) -> None:
+    linear_to_lora_layers(model, 3, {"rank": 2, "scale": 20.0, "dropout": 0.0, "keys": {"lm_head"}}, use_dora=True)
+
+
+def replaced(model: Any) -> None:
+    other = build("qwen3", seed=1)
+    model.lm_head, model.model.layers[1] = other.lm_head, other.layers[1]
+
+
+@pytest.mark.parametrize("change", [in_bits, adapted, replaced])
+@pytest.mark.parametrize("layer", [FINAL, 1])
+def test_a_model_that_was_changed_is_tapped_anew(change: Any, layer: int | str) -> None:
+    model, fresh = build("qwen3"), build("qwen3")
+    read(model, layer)
+    mx.random.seed(1)
+    change(model)
+    mx.random.seed(1)
+    change(fresh)
+    for found, expected in zip(read(model, layer), read(fresh, layer), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_taps_of_a_model_that_changes_often_do_not_pile_up() -> None:
+    model = build("llama")
+    for number in range(5):
+        model.args.rope_theta = float(number)
+        read(model)
+    assert max(sum(c.__module__ == "daari_mlx.teacher.tap" for c in type(m).__mro__) for m in model.modules()) == 1
