@@ -20,6 +20,7 @@ class Kind(StrEnum):
     """What is drawn."""
 
     ACCEPTANCE = "acceptance"
+    BATCH = "batch"
     CALIBRATION = "calibration"
     LENGTH = "length"
     SPEED = "speed"
@@ -29,7 +30,8 @@ class Kind(StrEnum):
 KindArgument = Annotated[
     Kind,
     Option(
-        "What to draw. acceptance: by position, task and source; calibration: promised against true; length: gain by "
+        "What to draw. acceptance: by position, task and source; batch: speed by rows at once; calibration: promised "
+        "against true; length: gain by "
         "draft length; speed: against plain, prompt by prompt; nodes: a map of the states.",
         by_place=True,
     ),
@@ -37,8 +39,8 @@ KindArgument = Annotated[
 Sources = Annotated[
     list[str],
     Option(
-        "Records that bench --out wrote (acceptance, speed), results/replay.jsonl or graphs (calibration), one graph "
-        "(length, nodes).",
+        "Records that bench --out wrote (acceptance, batch, speed), results/replay.jsonl or graphs (calibration), "
+        "one graph (length, nodes).",
         "SOURCE...",
         by_place=True,
     ),
@@ -68,6 +70,7 @@ def plot(
     check_picture(out)
     draw: dict[Kind, Callable[[], Path]] = {
         Kind.ACCEPTANCE: lambda: _draw_records("plot_acceptance", sources, out, dark),
+        Kind.BATCH: lambda: _draw_records("plot_batch", sources, out, dark),
         Kind.SPEED: lambda: _draw_records("plot_speed", sources, out, dark),
         Kind.CALIBRATION: lambda: _draw_calibration(sources, out, dark),
         Kind.LENGTH: lambda: _draw_length(sources[0], device, out, dark),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -17,6 +18,7 @@ from daari_mlx.cost.length import Cost, best_length
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.measure.batch_bench import run_batch_bench
 from daari_mlx.show.batch_text import batch_bench_text
+from daari_mlx.show.plots import plot_batch
 from daari_mlx.text.data import Prompt
 
 TOKENS = 40
@@ -141,7 +143,9 @@ def test_rounds_correct_what_is_foretold() -> None:
 # --- measuring
 
 
-def test_the_benchmark_compares_with_mlx_lm_row_by_row(compiled: Compiled, prompts: list[list[int]]) -> None:
+def test_the_benchmark_compares_with_mlx_lm_row_by_row(
+    compiled: Compiled, prompts: list[list[int]], tmp_path: Path
+) -> None:
     rows = [Prompt(tokens, k, f"made:{k}", None) for k, tokens in enumerate(prompts)]
     record = run_batch_bench(compiled.teacher, compiled.graph, rows, [1, 4], max_tokens=20, num_draft_tokens=6)
     assert record["ok"] and [figures["rows"] for figures in record["sizes"]] == [1, 4]
@@ -150,6 +154,10 @@ def test_the_benchmark_compares_with_mlx_lm_row_by_row(compiled: Compiled, promp
         assert set(figures["passes"]) == {"mlx_lm", "undrafted", "drafted"} and figures["decode_ratio"] > 0
     text = batch_bench_text(record)
     assert "6 of 6 identical" in text and "FAILED" not in text
+    picture = plot_batch([record, record], tmp_path / "batch.png", names=["one", "other"])
+    assert picture.stat().st_size > 10_000
+    with pytest.raises(DaariError, match="no record of rows at once"):
+        plot_batch({"n": 3}, tmp_path / "none.png")
 
 
 def test_a_wrong_answer_fails_the_benchmark(

@@ -6,8 +6,9 @@ In come benchmark records, held-out answers or graphs; out goes the path of the 
 
 from daari_mlx.ground.intervals import wilson
 from daari_mlx.show.plots.acceptance import plot_acceptance
+from daari_mlx.show.plots.batch import plot_batch
 from daari_mlx.show.plots.calibration import plot_calibration
 from daari_mlx.show.plots.length import plot_length
 from daari_mlx.show.plots.speed import plot_speed
 
-__all__ = ["plot_acceptance", "plot_calibration", "plot_length", "plot_speed", "wilson"]
+__all__ = ["plot_acceptance", "plot_batch", "plot_calibration", "plot_length", "plot_speed", "wilson"]
