@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from daari_mlx.chat.figures import legend_of_all, stats_text
-from daari_mlx.chat.screen import fold, plain, quiet
+from daari_mlx.chat.screen import in_lines, plain, quiet
 from daari_mlx.chat.session import Session
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.regular import FILE, FOLDER, what_is
@@ -134,7 +134,7 @@ def _drafts(session: Session, words: str) -> None:
     elif session.drafter == "none":
         quiet("Drafted tokens will be shown, but nothing drafts here: start with --graph, --draft-model or --drafter.")
     else:
-        plain(fold(legend_of_all(session.drafter)))
+        plain(in_lines(legend_of_all(session.drafter)))
 
 
 def _save(session: Session, words: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from daari_mlx.chat.screen import SEPARATOR, columns
 from daari_mlx.graph.source import NAMES
 from daari_mlx.ground.accept import TEACHER
+from daari_mlx.ground.legible import width
 from daari_mlx.show.report import drafting_text, table
 from daari_mlx.show.shades import is_dumb, shade
 
@@ -41,7 +42,7 @@ def figures(last: GenerationResponse, context: str | None, how_it_ended: str | N
         how_it_ended,
     ]
     line = SEPARATOR.join(part for part in parts if part)
-    if not sys.stderr.isatty() or len(line) <= columns():
+    if not sys.stderr.isatty() or width(line) <= columns():
         return line
     parts[0] = f"{last.prompt_tokens} prefilled"
     parts[3] = drafting.replace(" tokens per forward", " per forward")

@@ -15,7 +15,7 @@ from daari_mlx.chat import figures as chat_figures
 from daari_mlx.chat import reading as chat_input
 from daari_mlx.chat.conversation import Conversation
 from daari_mlx.chat.history import NAME, History
-from daari_mlx.chat.screen import AnswerText, fold, plain, prefill_line, quiet
+from daari_mlx.chat.screen import AnswerText, in_lines, plain, prefill_line, quiet
 from daari_mlx.chat.session import NO_TEMPLATE, Engine, Session, StoppedBeforeAnswer
 from daari_mlx.cost.probe import cache_dir
 from daari_mlx.ground.errors import DaariError
@@ -77,7 +77,7 @@ def chat(
             if _done(session, line):
                 break
         except DaariError as error:
-            plain(fold(f"error: {error}"))
+            plain(in_lines(f"error: {error}"))
 
 
 def _done(session: Session, line: str) -> bool:
@@ -131,7 +131,7 @@ def _tell(session: Session, last: GenerationResponse, *, stopped: bool) -> None:
     how_it_ended = "stopped" if stopped else session.why_cut(last)
     quiet(chat_figures.figures(last, chat_figures.fullness(session), how_it_ended))
     if session.drafts:
-        plain(fold(chat_figures.legend(last.statistics.sources)))
+        plain(in_lines(chat_figures.legend(last.statistics.sources)))
 
 
 @contextmanager

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from daari_mlx.ground.legible import PICTURES, fold, width
 from daari_mlx.show.shades import Attribution, is_dumb, shade
 
 if TYPE_CHECKING:
@@ -19,16 +18,15 @@ if TYPE_CHECKING:
 SEPARATOR = " · "
 NARROW = 79  # columns, where the terminal's width is not known
 LONG_PREFILL = 256  # prompt tokens from which on a line says that they are being read
-_COLOURS = re.compile(r"\033\[[0-9;]*m")
 # A terminal takes control characters as orders, so they are shown as their pictures there: ESC as ␛.
-_HARMLESS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_HARMLESS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_HARMLESS = {code: sign for code, sign in PICTURES.items() if chr(code) not in "\n\t"}
+_HARMLESS |= dict.fromkeys(range(0x80, 0xA0), "\ufffd")
 
 
 def quiet(text: str) -> None:
     """A line about the chat: to stderr, dim where that is a terminal with colours and NO_COLOR is unset."""
     dim = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and not is_dumb()
-    shown = fold(text) if sys.stderr.isatty() else text
+    shown = in_lines(text) if sys.stderr.isatty() else text
     print(f"\033[2m{shown}\033[0m" if dim else shown, file=sys.stderr, flush=True)
 
 
@@ -42,15 +40,15 @@ def columns() -> int:
     return shutil.get_terminal_size((NARROW, 24)).columns
 
 
-def fold(line: str) -> str:
+def in_lines(figures: str) -> str:
     """A line in as many as the terminal needs, parted between figures, else between words."""
-    width, lines = columns(), [""]
-    for part in line.split(SEPARATOR):
-        joined = f"{lines[-1]}{SEPARATOR}{part}" if lines[-1] else part
-        if len(_COLOURS.sub("", joined)) <= width:
+    room, lines = columns(), [""]
+    for figure in figures.split(SEPARATOR):
+        joined = f"{lines[-1]}{SEPARATOR}{figure}" if lines[-1] else figure
+        if width(joined) <= room:
             lines[-1] = joined
-            continue
-        lines.extend(textwrap.wrap(part, width, break_on_hyphens=False) or [part])
+        else:
+            lines.extend(piece.rstrip() for piece in fold(figure, room))
     return "\n".join(line for line in lines if line)
 
 

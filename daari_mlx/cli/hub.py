@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import takes
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.legible import fold
 from daari_mlx.ground.option import Option
 from daari_mlx.show import report
 
@@ -100,8 +100,8 @@ def publication_text(made: Any, graph: str) -> str:
 
 def _lines(name: str, value: str) -> Iterator[tuple[str, str]]:
     """Rows of a table that fit 80 columns."""
-    for number, line in enumerate(textwrap.wrap(value, 66, break_long_words=False, break_on_hyphens=False)):
-        yield ("" if number else name), line
+    for number, line in enumerate(fold(value, 66)):
+        yield ("" if number else name), line.rstrip()
 
 
 @takes()

@@ -8,6 +8,7 @@ from typing import Any
 from daari_mlx.cost.curves import Curve
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.legible import padded, width
 from daari_mlx.ground.progress import bar
 from daari_mlx.measure.baselines import DRAFTERS
 from daari_mlx.measure.bench import environment
@@ -108,8 +109,8 @@ def comparison_text(record: dict[str, Any]) -> str:
         ]
         for row in record["results"]
     ]
-    widths = [max(len(line[k]) for line in [head, *rows]) for k in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in [head, *rows]]
+    widths = [max(width(line[k]) for line in [head, *rows]) for k in range(len(head))]
+    lines = ["  ".join(map(padded, line, widths)) for line in [head, *rows]]
     said = [f"{name}: {source}" for name, source in record["curves"].items()]
     if record["overlap"]:
         said.append(f"{record['overlap']} of these prompts were compiled into the graph: no honest figure")

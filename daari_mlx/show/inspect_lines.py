@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from daari_mlx.ground.legible import fit, isolated, visible, width
+from daari_mlx.ground.legible import fit, fold, isolated, visible, width
 from daari_mlx.measure.prospect import HERE
 from daari_mlx.show.report import count_rows
 
@@ -62,13 +62,8 @@ def _heading(text: str) -> Iterator[Line]:
 
 def _wrapped(text: str, columns: int, style: str = "", *, indent: str = "") -> Iterator[Line]:
     """Words in lines of at most so many columns."""
-    line = indent
-    for word in text.split(" "):
-        if width(line + word) > columns and line.strip():
-            yield line.rstrip(), style
-            line = indent
-        line += word + " "
-    yield line.rstrip(), style
+    for line in fold(text, columns - len(indent)):
+        yield f"{indent}{line}".rstrip(), style
 
 
 def _paragraph(name: str, text: str, columns: int) -> Iterator[Line]:

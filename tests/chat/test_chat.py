@@ -10,9 +10,11 @@ import pytest
 from scripted_chat import Scripted
 from typer.testing import CliRunner
 
+from daari_mlx.chat import screen
 from daari_mlx.chat.loop import chat
 from daari_mlx.cli import main as cli
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.legible import width
 from daari_mlx.text.template import ChatTemplate
 
 
@@ -192,3 +194,16 @@ def test_chat_errors_come_as_one_line(tmp_path):
     result = CliRunner().invoke(cli.app, ["chat", "--model", str(tmp_path / "none")], input="hi\n")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: There is no model at")
+
+
+@pytest.mark.parametrize("columns", [12, 20, 33])
+def test_lines_about_the_chat_keep_to_the_terminal_whatever_they_are_written_in(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wide character takes two columns, a colour none."""
+    monkeypatch.setattr(screen, "columns", lambda: columns)
+    line = "漢字漢字漢字漢字 漢字 · ದಾರಿ ಮಾರ್ಗ · \033[2mtwo words\033[0m · 👍 · " + "漢" * 40
+    shown = screen.in_lines(line)
+    assert max(map(width, shown.splitlines())) <= columns
+    letters = [c for c in line if c not in " ·"]
+    assert [c for c in shown if c not in " ·\n"] == letters

@@ -28,7 +28,9 @@ TEXTS = [
     "e\u0301 ❤\ufe0f",
     "\ufeff\u202e<|im_end|>",
 ]
-LIKELY = "\n\t\x1b\x9b\u200b\ufeff\u202e\u0301\u20e3漢😀שم· ␊"
+# what is nothing by itself: marks, joiners, selectors, fillers, halves of letters and flags
+PARTS = "\u0301\u20e3\u200d\ufe0f\u180b\u17b4\u115f\u3164\u1161\u11a8\U0001f3fb\U0001f1e6\U0001f1e8\u0cbe\u3099"
+LIKELY = "\n\t\x1b\x9b\u200b\ufeff\u202e漢😀👍ᄒ한שم· ␊" + PARTS
 ODD = st.text(st.one_of(st.characters(), st.sampled_from(LIKELY)), max_size=40)
 
 
@@ -37,6 +39,22 @@ def test_nothing_is_invisible_and_nothing_is_an_order(text: str) -> None:
     shown = visible(text)
     assert all(unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp") for c in shown)
     assert (width(shown) > 0) == bool(text)
+
+
+@given(st.text(LIKELY, max_size=8), st.text(LIKELY, max_size=8))
+def test_what_takes_no_column_is_only_shown_where_it_joins(before: str, after: str) -> None:
+    """Each piece of a text that is shown as one takes columns, so that nothing sits on what stands before it."""
+    pieces = list(fold(visible(before + after), 1))
+    assert all(width(piece) > 0 for piece in pieces)
+    assert sum(map(width, pieces)) == width("".join(pieces))
+
+
+def test_every_character_takes_columns_by_itself() -> None:
+    """All to which a terminal gives none, but for the planes that are empty or hold ideographs only."""
+    codes = [*range(0x3400), *range(0xA000, 0xAC00), *range(0xD7A4, 0x20000), *range(0xE0000, 0xE0200)]
+    bare = [chr(code) for code in codes if width(chr(code)) == 0]
+    assert len(bare) > 1000
+    assert [ascii(character) for character in bare if width(visible(character)) == 0] == []
 
 
 @pytest.mark.parametrize(
@@ -50,6 +68,14 @@ def test_nothing_is_invisible_and_nothing_is_an_order(text: str) -> None:
         ("\u0301x e\u0301", "◌\u0301x·e\u0301"),  # an accent by itself would sit on the column before it
         ("\n\u0301", "␊◌\u0301"),
         ("❤\ufe0f\u3164", "❤\\ufe0f\\u3164"),
+        ("\u200d1\ufe0f\u20e3", "\\u200d1\\ufe0f◌\u20e3"),
+        ("a\u0301\u0301 \u0301\u0301·\u0301", "a\u0301\u0301·◌\u0301\u0301\\xb7◌\u0301"),
+        ("👍\U0001f3fb\U0001f3fb", "👍\U0001f3fb\\U0001f3fb"),  # a tone needs something to tint, and tints it once
+        ("\U0001f3fb a\U0001f3fb", "\\U0001f3fb·a\\U0001f3fb"),
+        ("🇮🇳🇮 🇳", "🇮🇳\\U0001f1ee·\\U0001f1f3"),  # half a flag is none
+        ("하\u11ab \u1112\u1161\u11ab", "하\u11ab·\u1112\u1161\u11ab"),
+        ("\u1161a\u11ab\u115f\u1160\uffa0", "\\u1161a\\u11ab\\u115f\\u1160\\uffa0"),
+        ("\u17b4\u180b\U000e0100\u2800", "\\u17b4\\u180b\\U000e0100\\u2800"),
         ("·␊", "\\xb7\\u240a"),  # what is no space and no line end does not look like one
         ("漢字 שלום 😀 ಕನ್ನಡ", "漢字·שלום·😀·ಕನ್ನಡ"),
     ],
@@ -80,6 +106,15 @@ def test_folded_text_is_the_text_and_fits(text: str, columns: int) -> None:
 def test_lines_are_parted_between_words() -> None:
     assert list(fold("how much they sell", 10)) == ["how much ", "they sell"]
     assert list(fold("a verylongword", 8)) == ["a verylo", "ngword"]
+
+
+def test_what_shows_as_one_is_not_parted() -> None:
+    text = "ಕಾಕಾ e\u0301e\u0301 👍\U0001f3fb🇮🇳\033[2m漢\033[0m字"
+    assert [list(fold(text, columns)) for columns in (1, 2)] == [
+        ["ಕಾ", "ಕಾ", " ", "e\u0301", "e\u0301", " ", "👍\U0001f3fb", "🇮🇳\033[2m", "漢\033[0m", "字"],
+        ["ಕಾಕಾ", " e\u0301", "e\u0301 ", "👍\U0001f3fb", "🇮🇳\033[2m", "漢\033[0m", "字"],
+    ]
+    assert width(text) == 14
 
 
 def test_text_from_right_to_left_turns_nothing_around() -> None:
