@@ -6,29 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from daari_mlx.compile.budget import (
-    EXEMPLARS_SHARE,
-    MAX_BYTES,
-    STEP_BYTES,
-    STEPS_SHARE,
-    WORD_BYTES,
-    commonest_rows,
-    exemplar_bytes,
-    exemplar_rows,
-    keep_paths,
-    left_over,
-    needed,
-)
+from daari_mlx.compile.budget import MAX_BYTES, STEP_BYTES, STEPS_SHARE, exemplar_rows, left_over
 from daari_mlx.compile.calibrate import calibrate, parts
-from daari_mlx.compile.tables import build_paths, count_edges, count_habits, count_steps
+from daari_mlx.compile.tables import count_edges, count_habits, count_steps
 from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import Exemplars, make_exemplars
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes
 from daari_mlx.graph.outlook import Outlook, look_out
-from daari_mlx.graph.paths import Paths
 from daari_mlx.graph.source import NAMES
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.types import IntArray
@@ -92,7 +78,7 @@ def build(
     def sources_of(some: Corpus) -> Sources:
         graph = count(some)
         if held_out:
-            unaware.append(replace(graph, paths=replace(graph.paths)))  # the arrays, without what look-ups make of them
+            unaware.append(replace(graph))  # the arrays, without what look-ups make of them
         return Sources(graph, names)
 
     arbiter = calibrate(corpus, sources_of, seed)
@@ -115,7 +101,7 @@ def count_graph(
     fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, habits, edge_start)
     left = left_over(max_bytes, (*fixed, edge_token, edge_probability), len(corpus))
     step_key, step_node = count_steps(corpus, size, vocab_size, int(left * STEPS_SHARE) // STEP_BYTES)
-    text, paths, exemplars = _said(corpus, vocab_size, left - STEP_BYTES * len(step_key))
+    text, exemplars = _said(corpus, left - STEP_BYTES * len(step_key))
     return Graph(
         nodes=nodes,
         layer=layer,
@@ -128,27 +114,13 @@ def count_graph(
         step_node=step_node,
         habits=habits,
         text=text,
-        paths=paths,
         exemplars=exemplars,
     )
 
 
-def _said(corpus: Corpus, vocab_size: int, budget: int) -> tuple[IntArray, Paths, Exemplars]:
-    """The text, its paths and exemplars: all where ``budget`` bytes hold that, else the paths that were taken most."""
-    text, places = corpus.text()
-    spare, reserve = budget - needed(corpus, vocab_size, budget), int(budget * EXEMPLARS_SHARE)
-    if spare >= min(reserve, exemplar_bytes(corpus)):
-        rows, _ = exemplar_rows(corpus, spare)
-        return text, build_paths(corpus, text, places, vocab_size), _exemplars(corpus, places, rows)
-    rows, sequences = exemplar_rows(corpus, reserve, WORD_BYTES)
-    own, own_places = corpus.take(range(sequences)).text()
-    exemplars = _exemplars(corpus, own_places, rows)
-    left = budget - exemplars.nbytes - WORD_BYTES * len(own)
-    taken, weight = commonest_rows(corpus, vocab_size, left)
-    words, paths = keep_paths(text, build_paths(corpus, text, places, vocab_size, taken), weight, left)
-    return np.concatenate([words, own]), paths, exemplars.behind(len(words))
-
-
-def _exemplars(corpus: Corpus, places: IntArray, rows: NDArray[np.int64]) -> Exemplars:
-    sequence = np.repeat(np.arange(len(corpus)), corpus.rows)
-    return make_exemplars(corpus.states.take(rows), places[rows], corpus.tokens[rows], sequence[rows])
+def _said(corpus: Corpus, budget: int) -> tuple[IntArray, Exemplars]:
+    """The exemplars that ``budget`` bytes hold, and the text that they stand in."""
+    rows, sequences = exemplar_rows(corpus, budget)
+    text, places = corpus.take(range(sequences)).text()
+    owner = np.repeat(np.arange(len(corpus)), corpus.rows)[rows]
+    return text, make_exemplars(corpus.states.take(rows), places[rows], corpus.tokens[rows], owner)

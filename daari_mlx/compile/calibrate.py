@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from daari_mlx.graph.arbiter import BUCKETS, MAX_ODDS, OTHER, SAME, Arbiter, scenes_of
 from daari_mlx.graph.cells import STEPS
 from daari_mlx.graph.corpus import Corpus
-from daari_mlx.graph.paths import REACH
-from daari_mlx.graph.source import SHAPES, SILENT
+from daari_mlx.graph.exemplars import REACH
+from daari_mlx.graph.source import CELL, CELL_BITS, SHAPES, SILENT
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.progress import bar
 from daari_mlx.ground.types import FloatArray
@@ -106,8 +106,7 @@ def parts(sequences: int, seed: int) -> tuple[list[NDArray[np.int64]], int]:
 
 def try_sources(sources: Sources, corpus: Corpus, progress: Any) -> Cases:
     """Let the sources name tokens along the sequences of a corpus that they do not know."""
-    tokens: list[list[int]] = []
-    cells: list[list[int]] = []
+    voices: list[list[int]] = []
     buckets: list[int] = []
     came: list[int] = []
     row = prompt = 0
@@ -119,17 +118,16 @@ def try_sources(sources: Sources, corpus: Corpus, progress: Any) -> Cases:
             known = row + anchor < len(corpus.states)
             moment = sources.start(said, labels[anchor], until, corpus.states[row + anchor] if known else None)
             for step, token in enumerate(said[until : until + REACH]):
-                tokens.append([s.token for s in sources.all])
-                cells.append([s.cell for s in sources.all])
+                voices.append(moment.voices)
                 buckets.append(BUCKETS[step])
                 came.append(token)
                 sources.push(token, moment)
         row, prompt = row + rows, prompt + before
         progress.update(1)
-    width = len(sources.all)
+    said_by = np.array(voices, np.int64).reshape(-1, len(sources.all))
     return Cases(
-        np.array(tokens, np.int32).reshape(-1, width),
-        np.array(cells, np.int32).reshape(-1, width),
+        (said_by >> CELL_BITS).astype(np.int32),
+        np.where(said_by == SILENT, 0, said_by & CELL).astype(np.int32),
         np.array(buckets, np.int32),
         np.array(came, np.int32),
     )

@@ -1,7 +1,7 @@
 """Stage 5, merge: what some graphs of one teacher counted, added up in one space of nodes.
 
 A graph keeps shares, not the states they were counted on, so that what is added up are the counts that its tables tell:
-of edges exactly, of steps by their edge, of paths in the buckets that their kinds have.
+of edges exactly, of steps by their edge.
 """
 
 from __future__ import annotations
@@ -12,31 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from daari_mlx.compile.budget import (
-    EXEMPLARS_SHARE,
-    MAX_BYTES,
-    STEP_BYTES,
-    STEPS_SHARE,
-    WORD_BYTES,
-    bytes_each,
-    few_prompts,
-    keep_exemplars,
-    keep_paths,
-    left_over,
-    said_bytes,
-)
-from daari_mlx.compile.tables import commonest_steps, first_of_each, top_edges
+from daari_mlx.compile.budget import MAX_BYTES, STEP_BYTES, STEPS_SHARE, few_prompts, keep_exemplars, left_over
+from daari_mlx.compile.tables import commonest_steps, top_edges
 from daari_mlx.graph.arbiter import Arbiter
-from daari_mlx.graph.cells import COUNTS, SHARES, UNKNOWN_HABIT, kind
+from daari_mlx.graph.cells import UNKNOWN_HABIT
 from daari_mlx.graph.exemplars import ALIKE, Coarse, Exemplars, rank_within
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes, Projection, nearest
-from daari_mlx.graph.paths import END, REACH, Paths
 from daari_mlx.ground.types import FloatArray, IntArray
 
 APART = 0.7  # a node is another's when it is nearer to it than this times that one's own nearest neighbour is
-SEEN = np.array([1.0, 2.0, 3.0, 7.0, 25.0, 80.0])  # about how many observations each bucket of a kind stands for
-assert len(SEEN) == COUNTS
 
 
 @dataclass(frozen=True)
@@ -115,7 +100,8 @@ def merge_tables(nodes: Nodes, parts: Sequence[Part], max_bytes: int = MAX_BYTES
     fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, habits, edge_start)
     left = left_over(max_bytes, (*fixed, edge_token, share), len(prompts))
     step_key, step_node = _steps(parts, size, vocab_size, int(left * STEPS_SHARE) // STEP_BYTES)
-    text, paths, exemplars = _said(nodes, parts, vocab_size, left - STEP_BYTES * len(step_key))
+    said = np.concatenate([p.graph.text for p in parts])
+    text, exemplars = keep_exemplars(said, _exemplars(nodes, parts, said), left - STEP_BYTES * len(step_key))
     return replace(
         parts[0].graph,
         nodes=nodes,
@@ -128,7 +114,6 @@ def merge_tables(nodes: Nodes, parts: Sequence[Part], max_bytes: int = MAX_BYTES
         step_node=step_node,
         habits=habits,
         text=text,
-        paths=paths,
         exemplars=exemplars,
         prompts=prompts,
     )
@@ -146,18 +131,6 @@ def blend(arbiters: Sequence[Arbiter], weights: Sequence[float]) -> Arbiter:
 
     odds = tuple(mean([a.odds[k] for a, _ in alike]) for k in range(len(names)))
     return Arbiter(names, odds, mean([a.weights for a, _ in alike]))
-
-
-def _said(nodes: Nodes, parts: Sequence[Part], vocab_size: int, budget: int) -> tuple[IntArray, Paths, Exemplars]:
-    """The text of all parts with their paths and exemplars, as ``budget`` bytes hold them."""
-    text, paths, weight = _paths(parts, vocab_size)
-    exemplars, reserve = _exemplars(nodes, parts, text), int(budget * EXEMPLARS_SHARE)
-    spare = budget - said_bytes(text, paths)
-    if spare >= min(exemplars.nbytes, reserve):
-        return text, paths, exemplars.evenly(spare // bytes_each(exemplars.states))
-    own, exemplars = keep_exemplars(text, exemplars, reserve)
-    words, paths = keep_paths(text, paths, weight, budget - exemplars.nbytes - WORD_BYTES * len(own))
-    return np.concatenate([words, own]), paths, exemplars.behind(len(words))
 
 
 def _exemplars(nodes: Nodes, parts: Sequence[Part], text: IntArray) -> Exemplars:
@@ -229,37 +202,3 @@ def _habits(parts: Sequence[Part], size: int) -> NDArray[np.uint8]:
         total += np.bincount(part.node, habits * count, size)
         weight += np.bincount(part.node, count, size)
     return np.where(weight > 0, np.rint(total / np.maximum(weight, 1)), UNKNOWN_HABIT).astype(np.uint8)
-
-
-def _paths(parts: Sequence[Part], vocab_size: int) -> tuple[IntArray, Paths, NDArray[np.float64]]:
-    """The text of all parts, the path of each (node, token) that most went along, and how many went at all."""
-    text = np.concatenate([p.graph.text for p in parts])
-    starts = np.cumsum([0, *(len(p.graph.text) for p in parts)])
-    keys = [
-        p.node[p.graph.paths.key // p.graph.vocab_size] * vocab_size + p.graph.paths.key % p.graph.vocab_size
-        for p in parts
-    ]
-    place = np.concatenate([p.graph.paths.place + start for p, start in zip(parts, starts, strict=False)])
-    kinds = np.concatenate([p.graph.paths.kinds for p in parts])
-    taken = kinds != END
-    cell = np.where(taken, kinds, 0).astype(np.int64)
-    seen = np.where(taken, SEEN[cell % COUNTS], 0.0)  # (K, REACH), about
-    went = seen * np.minimum((cell // COUNTS + 0.5) / (SHARES - 1), 1.0)
-    key, group = np.unique(np.concatenate(keys), return_inverse=True)
-    winner = first_of_each(group, np.rint(went.sum(axis=1) * 16).astype(np.int64), np.arange(len(group)))
-    weight = np.bincount(group, np.maximum(seen[:, 0], 1.0), len(key)).astype(np.float64)
-    made = np.full((len(key), REACH), END, np.uint8)
-    along = np.ones(len(group), bool)  # members of a group that have gone with its path so far
-    reached = np.minimum(place[:, None] + 1 + np.arange(REACH), max(len(text) - 1, 0))
-    for step in range(REACH):
-        best = winner[group]
-        same = along & taken[:, step] & (text[reached[:, step]] == text[reached[best, step]])
-        total = np.bincount(group, np.where(along, seen[:, step], 0), len(key))
-        right = np.bincount(group, np.where(same, went[:, step], 0), len(key))
-        goes_on = taken[winner, step]
-        share = np.minimum(right / np.maximum(total, 1), 1)
-        made[goes_on, step] = kind(share, np.maximum(np.rint(total), 1).astype(np.int64))[goes_on]
-        along = same & taken[best, step]
-    alone = np.bincount(group, minlength=len(key)) == 1
-    made[alone] = kinds[winner[alone]]
-    return text.astype(np.int32), Paths(key, place[winner].astype(np.int32), made), weight

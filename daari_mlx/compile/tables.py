@@ -1,15 +1,14 @@
-"""Stage 5, from a labelled corpus to the tables of a graph: edges, steps, paths. Counting only."""
+"""Stage 5, from a labelled corpus to the tables of a graph: edges, steps, habits. Counting only."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from daari_mlx.graph.cells import habit, kind
-from daari_mlx.graph.codepoints import BREAK, as_text
+from daari_mlx.graph.cells import habit
+from daari_mlx.graph.codepoints import as_text
 from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.graph import MAX_EDGES
-from daari_mlx.graph.paths import END, REACH, Paths
 from daari_mlx.graph.recall import Recall
 from daari_mlx.graph.source import LOOK_BACK
 from daari_mlx.ground.types import FloatArray, IntArray
@@ -75,44 +74,6 @@ def commonest_steps(
         kept = np.sort(np.lexsort((key, -seen))[:most])
         return key[kept], nodes[kept]
     return key, nodes
-
-
-def build_paths(
-    corpus: Corpus, text: IntArray, places: IntArray, vocab_size: int, rows: NDArray[np.int64] | None = None
-) -> Paths:
-    """The commonest continuation of every (node, token chosen there).
-
-    Args:
-        corpus: whose rows they are.
-        text, places: of :meth:`Corpus.text`.
-        vocab_size: V.
-        rows: that are counted; None for all.
-    """
-    said = corpus.labels.astype(np.int64) * vocab_size + corpus.tokens
-    if rows is not None:
-        said, places = said[rows], places[rows]
-    key, path = np.unique(said, return_inverse=True)
-    place = np.zeros(len(key), np.int32)
-    place[path[::-1]] = places[::-1]
-    kinds = np.full((len(key), REACH), END, np.uint8)
-    rows = np.arange(len(places))
-    for step in range(REACH):
-        following = text[places[rows] + 1 + step]
-        said, which, seen = np.unique(
-            path[rows] * (vocab_size + 1) + following + 1, return_inverse=True, return_counts=True
-        )
-        owner, token = said // (vocab_size + 1), said % (vocab_size + 1) - 1
-        total = np.bincount(owner, seen, minlength=len(key))
-        best = first_of_each(owner, seen, token)
-        best = best[token[best] != BREAK]
-        kinds[owner[best], step] = kind(seen[best] / total[owner[best]], total[owner[best]].astype(np.int64))
-        chosen = np.zeros(len(said), bool)
-        chosen[best] = True
-        rows = rows[chosen[which]]
-        place[path[rows[::-1]]] = places[rows[::-1]]  # the first of them, so that paths share words
-        if len(rows) == 0:
-            break
-    return Paths(key, place, kinds)
 
 
 def count_habits(corpus: Corpus, count: int) -> NDArray[np.uint8]:

@@ -39,7 +39,7 @@ class Cost:
     relative: tuple[float, ...]
     context: int = 0
     longer: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    _known: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _first: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
     _known_at: dict[int, Cost] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -54,10 +54,13 @@ class Cost:
 
     def __call__(self, rows: int) -> float:
         """T(rows)/T(1), linear between measured points; beyond the last, as steep as its last stretch or all of it."""
-        time = self._known.get(rows)
-        if time is None:
-            time = self._known[rows] = self._time(rows)
-        return time
+        return self._first[rows - 1] if 0 < rows <= len(self._first) else self._time(rows)
+
+    def upto(self, rows: int) -> list[float]:
+        """T(m)/T(1) of 1, 2, … rows, as many as that or more."""
+        if len(self._first) < rows:
+            self._first[:] = [self._time(row) for row in range(1, rows + 1)]  # whole: other threads read it too
+        return self._first
 
     def at(self, context: int) -> Cost:
         """T(m)/T(1) with so many tokens in the cache, in steps of ``CONTEXT_STEP``.
@@ -116,11 +119,12 @@ def best_length(
         drafted: how many of the tokens are drafted already, which costs what it did whatever length is chosen.
     """
     best, expected, path = 0, 1.0, 1.0
-    best_rate = expected / (cost(1 + pending) + draft_cost * drafted)
+    times = cost.upto(1 + pending + len(probabilities))
+    best_rate = expected / (times[pending] + draft_cost * drafted)
     for length, probability in enumerate(probabilities, start=1):
         path *= probability
         expected += path
-        rate = expected / (cost(1 + pending + length) + draft_cost * max(length, drafted))
+        rate = expected / (times[pending + length] + draft_cost * (length if length > drafted else drafted))
         if rate > best_rate:
             best, best_rate = length, rate
     return best

@@ -88,7 +88,7 @@ class Drafter(Protocol):
 class GraphDrafter:
     """Anchors on the teacher's state, then lets the graph's sources name token after token, as far as it pays.
 
-    One drafter serves one conversation at a time: what was said in it is a source too.
+    One drafter serves one text at a time: what was said in it is a source too.
 
     Args:
         graph: the compiled graph.
@@ -115,8 +115,8 @@ class GraphDrafter:
         self.ends = frozenset(ends)
         self.sources = Sources(graph, graph.arbiter.names)
         self._trust = Trust()
-        # where the newest path began, in which text, and as much of it as is judged: one token at least
-        self._shown: tuple[list[int], int, Draft] = ([], 0, Draft())
+        # of the newest path: its text, where it began, its tokens and promises as far as they are judged: one at least
+        self._shown: tuple[list[int], int, list[int], list[float]] = ([], 0, [], [])
         self._idle = 0  # rounds without a draft in a row
         self._offered, self._text = Draft(), list[int]()  # the newest offer, and the text that it goes on from
 
@@ -147,16 +147,18 @@ class GraphDrafter:
         self._text = context.tokens
         if asked is not None:
             return self._offered
-        return replace(self._offered, probabilities=self._trust.believed(found.probabilities))
+        return Draft(found.tokens, self._trust.believed(found.probabilities), found.sources, anchor)
 
     def take(self, length: int) -> Draft:
         """The first ``length`` tokens of the newest offer, which are drafted now."""
         offered, self._offered = self._offered, Draft()
-        if self.num_draft_tokens is None and offered.anchor != NO_NODE:
-            self._shown = (self._text, len(self._text), offered.first(max(length, 1)))
-            self._idle = 0 if length else self._idle + 1
-            return replace(offered.first(length), rest=self._rest())
-        return offered.first(length)
+        if self.num_draft_tokens is not None or offered.anchor == NO_NODE:
+            return offered.first(length)
+        judged = max(length, 1)
+        self._shown = self._text, len(self._text), offered.tokens[:judged], offered.probabilities[:judged]
+        self._idle = 0 if length else self._idle + 1
+        made = offered.tokens[:length], offered.probabilities[:length], offered.sources[:length]
+        return Draft(*made, offered.anchor, self._rest())
 
     def _rest(self) -> int:
         """Rounds in which nothing will be drafted, after many in which nothing paid."""
@@ -164,12 +166,12 @@ class GraphDrafter:
 
     def _learn(self, tokens: list[int]) -> None:
         """Compare the newest path with what the teacher said since; another text says nothing of it."""
-        text, start, path = self._shown
-        self._shown = ([], 0, Draft())
+        text, start, drafted, promised = self._shown
+        self._shown = ([], 0, [], [])
         if tokens is not text and tokens[:start] != text[:start]:
             self._trust.turn()
             return
-        for own, drafted, probability in zip(tokens[start:], path.tokens, path.probabilities, strict=False):
-            self._trust.learn(probability, own == drafted)
-            if own != drafted:
+        for own, token, probability in zip(tokens[start:], drafted, promised, strict=False):
+            self._trust.learn(probability, own == token)
+            if own != token:
                 break

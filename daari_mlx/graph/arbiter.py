@@ -12,25 +12,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp
-from operator import itemgetter
+from operator import itemgetter, mul
 
 import numpy as np
 
 from daari_mlx.graph.cells import COUNTS, SHARES, STEP_OF, STEPS
-from daari_mlx.graph.source import SILENT, Moment, Source
+from daari_mlx.graph.source import CELL, CELL_BITS, SILENT, Moment, Source
 from daari_mlx.ground.types import FloatArray
 
 SAME, OTHER = 1, 2  # what a source says of a token in a scene: this one, another one; 0 is nothing
 FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
 BUCKETS = STEP_OF  # of steps since the anchor; later steps share the last
-_BEGINS = {BUCKETS.index(bucket): bucket for bucket in range(STEPS)}  # the first step of each
 REMEMBERED = 4_000  # verdicts of a bucket of steps, at the most: 17 MB in all
 MAX_ODDS = 12.0  # log-odds beyond which a probability no longer grows: it never is 0 or 1
 _LIMITS = (1 / (1 + exp(MAX_ODDS)), 1 / (1 + exp(-MAX_ODDS)))
 
-Voice = tuple[list[float], int, int]  # of a source: its log-odds by cell, its digit's worth in a scene, its column
-Ear = tuple[Source, Voice]
-Case = tuple[tuple[int, int], ...]  # token and cell of every source
+Case = tuple[int, ...]  # the voice of every source, see :class:`daari_mlx.graph.source.Source`
 Verdict = tuple[int, float, str]  # a token, its probability, its source
 
 
@@ -67,17 +64,19 @@ class Arbiter:
     weights: FloatArray
 
     @cached_property
-    def voices(self) -> list[list[Voice]]:
-        """By bucket of steps, what each source's cells are worth."""
-        return [
-            [(odds[:, step].tolist(), 3**place, place + 1) for place, odds in enumerate(self.odds)]
-            for step in range(STEPS)
-        ]
+    def worth(self) -> list[list[list[float]]]:
+        """By bucket of steps, the log-odds of each source's cells."""
+        return [[odds[:, step].tolist() for odds in self.odds] for step in range(STEPS)]
 
     @cached_property
     def scenes(self) -> list[list[float]]:
         """``weights`` as lists."""
         return self.weights.tolist()
+
+    @cached_property
+    def known(self) -> list[dict[Case, Verdict]]:
+        """By bucket of steps, what was judged before: forms repeat themselves, and a look-up is quicker than a sum."""
+        return [{} for _ in range(STEPS)]
 
     def propose(
         self,
@@ -99,72 +98,50 @@ class Arbiter:
         tokens: list[int] = []
         probabilities: list[float] = []
         named: list[str] = []
-        path, step, known = 1.0, 0, self.known[0]
-        while step < limit and path > floor:
-            if step in _BEGINS:
-                known = self.known[_BEGINS[step]]
-            case = tuple([(source.token, source.cell) for source in heard])
-            verdict = known.get(case)
-            if verdict is None:
-                verdict = self._judge(known, case, self.ears(heard, step))
-            token, probability, name = verdict
-            if token < 0:
+        pushes, known = [source.push for source in heard], self.known
+        case, path = tuple(moment.voices), 1.0
+        for step in range(limit):
+            bucket = BUCKETS[step] if step < len(BUCKETS) else STEPS - 1
+            token, probability, name = known[bucket].get(case) or self._judge(case, bucket)
+            if token == SILENT:
                 break
             path *= probability
             tokens.append(token)
             probabilities.append(probability)
             named.append(name)
-            if token in ends:
+            if path <= floor or token in ends or len(tokens) == limit:
                 break
-            step += 1
             moment.said += chr(token)
-            for source in heard:
-                source.push(token, moment)
+            case = tuple([push(token, moment) for push in pushes])
         return Proposal(tokens, probabilities, named)
 
-    @cached_property
-    def known(self) -> list[dict[Case, Verdict]]:
-        """By bucket of steps, what was judged before: forms repeat themselves, and a look-up is quicker than a sum."""
-        return [{} for _ in range(STEPS)]
-
-    def _judge(self, known: dict[Case, Verdict], case: Case, ears: list[Ear]) -> Verdict:
-        """The likeliest token, its probability and source; a token below 0 where nobody names one."""
-        found = self.weigh(ears)
+    def _judge(self, case: Case, bucket: int) -> Verdict:
+        """The likeliest token, its probability and source; ``SILENT`` where nobody names one."""
+        found = self.weigh(case, bucket)
         token, odds, name = max(found, key=itemgetter(1)) if found else (SILENT, 0.0, "")
         probability = 1 / (1 + exp(-odds)) if -MAX_ODDS < odds < MAX_ODDS else _LIMITS[odds > 0]
+        known = self.known[bucket]
         if len(known) >= REMEMBERED:
             known.clear()
         verdict = known[case] = token, probability, name
         return verdict  # not looked up again: another thread may have cleared them
 
-    def ears(self, heard: Sequence[Source], step: int) -> list[Ear]:
-        """The sources with what their cells are worth so many steps behind the anchor."""
-        return list(zip(heard, self.voices[BUCKETS[min(step, len(BUCKETS) - 1)]], strict=True))
-
-    def weigh(self, ears: list[Ear]) -> list[tuple[int, float, str]]:
+    def weigh(self, case: Case, bucket: int) -> list[tuple[int, float, str]]:
         """Every token that is named, the log-odds that it is right, and the first source that named it."""
-        spoken: list[tuple[int, float]] = []
-        naming: dict[int, int] = {}
-        names: list[str] = []
-        scene = 0
-        for source, (odds, worth, column) in ears:
-            token = source.token
-            if token >= 0:
-                spoken.append((column, odds[source.cell]))
-                scene += worth
-                if token in naming:
-                    naming[token] += worth
-                else:
-                    naming[token] = worth
-                    names.append(source.name)
-        found = []
-        for (token, worth), name in zip(naming.items(), names, strict=True):
-            weights = self.scenes[2 * scene - worth]
-            total = weights[0]
-            for column, value in spoken:
-                total += weights[column] * value
-            found.append((token, total, name))
-        return found
+        worth, values, scene, digit = self.worth[bucket], [1.0], 0, 1
+        same: dict[int, int] = {}  # by token, what the scene is less where each of its sources says ``SAME``
+        first: dict[int, str] = {}
+        for place, voice in enumerate(case):
+            if voice == SILENT:
+                values.append(0.0)
+            else:
+                token = voice >> CELL_BITS
+                values.append(worth[place][voice & CELL])
+                scene += OTHER * digit
+                same[token] = same.get(token, 0) + (OTHER - SAME) * digit
+                first.setdefault(token, self.names[place])
+            digit *= 3
+        return [(token, sum(map(mul, self.scenes[scene - less], values)), first[token]) for token, less in same.items()]
 
 
 def scenes_of(count: int) -> np.ndarray:

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from daari_mlx.graph.arbiter import Arbiter
+from daari_mlx.graph.arbiter import Arbiter, scenes_of
 from daari_mlx.graph.cells import STEPS
 from daari_mlx.graph.exemplars import Coarse, Exemplars
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes, Projection
-from daari_mlx.graph.paths import Paths
 from daari_mlx.graph.source import NAMES, cells
 from daari_mlx.ground.errors import DaariError
 
@@ -27,9 +26,6 @@ DTYPES: dict[str, type] = {  # of every array in the file, as in memory
     "steps.key": np.int64,
     "steps.node": np.int32,
     "text": np.int32,
-    "paths.key": np.int64,
-    "paths.place": np.int32,
-    "paths.kinds": np.uint8,
     "exemplars.states": np.int8,
     "exemplars.unit": np.float32,
     "exemplars.place": np.int32,
@@ -40,6 +36,17 @@ DTYPES: dict[str, type] = {  # of every array in the file, as in memory
 }
 
 LATER = {name: 4 for name in DTYPES if name.startswith("exemplars.")}  # the format that an array came with
+FORMER: dict[str, type] = {  # arrays of formats before 5, which nothing reads any more
+    "paths.key": np.int64,
+    "paths.place": np.int32,
+    "paths.kinds": np.uint8,
+}
+FORMER_CELLS = {"path": 54, "session": 10}  # of sources that graphs of those formats have besides
+
+
+def dtypes(version: int) -> dict[str, type]:
+    """Of every array in a file of this format."""
+    return {n: d for n, d in DTYPES.items() if LATER.get(n, 0) <= version} | (FORMER if version < 5 else {})
 
 
 def to_arrays(graph: Graph) -> dict[str, np.ndarray]:
@@ -56,9 +63,6 @@ def to_arrays(graph: Graph) -> dict[str, np.ndarray]:
         "steps.key": graph.step_key,
         "steps.node": graph.step_node,
         "text": graph.text,
-        "paths.key": graph.paths.key,
-        "paths.place": graph.paths.place,
-        "paths.kinds": graph.paths.kinds,
         "exemplars.states": graph.exemplars.states.values,
         "exemplars.unit": graph.exemplars.states.unit,
         "exemplars.place": graph.exemplars.place,
@@ -90,7 +94,6 @@ def from_arrays(arrays: dict[str, np.ndarray], config: dict[str, Any]) -> Graph:
         step_node=arrays["steps.node"],
         habits=arrays["nodes.habits"],
         text=arrays["text"],
-        paths=Paths(arrays["paths.key"], arrays["paths.place"], arrays["paths.kinds"]),
         exemplars=_exemplars(arrays),
         arbiter=_arbiter(arrays, config.get("sources")),
         teacher=config["teacher"],
@@ -107,12 +110,22 @@ def _exemplars(arrays: dict[str, np.ndarray]) -> Exemplars:
 
 
 def _arbiter(arrays: dict[str, np.ndarray], names: object) -> Arbiter:
-    known = isinstance(names, list) and all(isinstance(name, str) and name in NAMES for name in names)
+    """That of the sources that there are; of a graph of a former format, as if its other ones were always silent."""
+    sizes = {name: cells(name) for name in NAMES} | FORMER_CELLS
+    known = isinstance(names, list) and all(isinstance(name, str) and name in sizes for name in names)
     if not isinstance(names, list) or not known or not names or len(set(names)) < len(names):
         raise DaariError(f"The graph is damaged: its sources are {str(names)[:80]}, known ones are {list(NAMES)}.")
-    odds = arrays["arbiter.odds"]
-    sizes = [cells(name) * STEPS for name in names]
-    if odds.shape != (sum(sizes),):
+    kept = [place for place, name in enumerate(names) if name in NAMES]
+    if not kept:
+        raise DaariError(f"The graph has only the sources {names}, which are no more: compile it anew.")
+    odds, weights = arrays["arbiter.odds"], arrays["arbiter.weights"]
+    ends = np.cumsum([sizes[name] * STEPS for name in names])
+    if odds.shape != (ends[-1],) or weights.shape != (3 ** len(names), 1 + len(names)):
         raise DaariError(f"The graph is damaged: its arbiter does not fit its sources {names}.")
-    parts = np.split(odds, np.cumsum(sizes)[:-1])
-    return Arbiter(tuple(names), tuple(part.reshape(-1, STEPS) for part in parts), arrays["arbiter.weights"])
+    parts = np.split(odds, ends[:-1])
+    scenes = scenes_of(len(kept)) @ 3 ** np.array(kept)
+    return Arbiter(
+        tuple(names[place] for place in kept),
+        tuple(parts[place].reshape(-1, STEPS) for place in kept),
+        weights[scenes][:, [0, *(1 + place for place in kept)]],
+    )

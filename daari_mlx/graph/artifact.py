@@ -17,7 +17,7 @@ from typing import Any
 import mlx.nn as nn
 import numpy as np
 
-from daari_mlx.graph.arrays import DTYPES, LATER, from_arrays, to_arrays
+from daari_mlx.graph.arrays import dtypes, from_arrays, to_arrays
 from daari_mlx.graph.card import card_text
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
@@ -25,7 +25,7 @@ from daari_mlx.ground.files import load_arrays, read_json, save_arrays, whole, w
 from daari_mlx.ground.regular import check_new_folder, open_regular, what_is
 from daari_mlx.teacher.fingerprint import describe, differences, fingerprint
 
-FORMAT_VERSION, OLDEST_READ = 4, 3
+FORMAT_VERSION, OLDEST_READ = 5, 3
 CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
 MAX_JSON = MAX_HEADER = 64 << 10  # bytes, far more than is needed: JSON can take 25 times its size in memory
 LIMITS = {CONFIG: MAX_JSON, ARRAYS: 256 << 20, STATS: MAX_JSON, CARD: 1 << 20}  # bytes of a file that is downloaded
@@ -202,11 +202,11 @@ def _check_file(path: Path, expected: str, version: int) -> None:
             }
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise DaariError(f"{path} is damaged: its header cannot be read ({error}).") from error
-    known = {name for name in DTYPES if LATER.get(name, OLDEST_READ) <= version}
-    if set(described) != known:
+    known = dtypes(version)
+    if set(described) != set(known):
         raise DaariError(f"{path} is damaged: it should hold {sorted(known)}, found {sorted(described)}.")
     for name, (kind, shape, begin, end) in described.items():
-        dtype = np.dtype(DTYPES[name])
+        dtype = np.dtype(known[name])
         count = 1
         for extent in shape:
             count *= extent

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import exp
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from daari_mlx.graph.nodes import half_norms
 from daari_mlx.ground.types import FloatArray, IntArray
 
 NEAREST = 8  # exemplars that are asked
+REACH = 24  # tokens of the text behind a state that are ever drafted or kept for it
 ALIKE = 2048  # exemplars of one token, at the most: comparing a state with them takes 0.1 ms
 TYPICAL = 2  # which bound is taken for the usual distance
 SHARPNESS = 0.3  # of that distance: what makes an exemplar count 1/e of the nearest one
-LEAST = np.float32(1e-6)  # that an exemplar counts, of the nearest one
+LEAST = 1e-6  # that an exemplar counts, of the nearest one
 QUANTILES = (0.15, 0.35, 0.6, 0.8, 0.95)  # of the distance to the nearest one: between the buckets of a cell
 LISTENED = 800  # exemplars whose nearest ones are looked for, to learn what distances are usual
 _LARGEST = 127
@@ -93,13 +96,15 @@ class Exemplars:
         return max(SHARPNESS * float(self.bounds[TYPICAL]), 1e-9)
 
     @cached_property
-    def _squares(self) -> FloatArray:
-        return np.einsum("nd,nd->n", *[self.states[:]] * 2)
+    def _wide(self) -> tuple[FloatArray, FloatArray, list[float]]:
+        """The states as float32, half their squared lengths, and the bounds, as every draft reads them."""
+        states = self.states[:]
+        return states, half_norms(states), self.bounds.tolist()
 
     def distances(self, first: int, last: int, state: FloatArray) -> FloatArray:
         """The squared distance of ``(D,)`` float32 ``state`` to each of ``[first, last)``; ``(last - first,)``."""
-        values = self.states.values[first:last].astype(np.float32)
-        found: FloatArray = self._squares[first:last] - 2 * (values @ (self.states.unit * state)) + state @ state
+        states, halves, _ = self._wide
+        found: FloatArray = 2 * (halves[first:last] - states[first:last] @ state) + state.dot(state)
         return found
 
     def nearest(self, first: int, last: int, state: FloatArray) -> tuple[list[int], list[float], int]:
@@ -107,12 +112,18 @@ class Exemplars:
 
         Of a state that is no number all are equally far.
         """
-        found = self.distances(first, last, state)
-        chosen = np.argpartition(found, NEAREST)[:NEAREST] if len(found) > NEAREST else np.arange(len(found))
-        near = found[chosen]
-        least = near.min()
-        weights = np.fmax(np.exp((least - near) / np.float32(self.width)), LEAST)
-        return self.place[first + chosen].tolist(), weights.tolist(), int(np.searchsorted(self.bounds, least))
+        states, halves, bounds = self._wide
+        found = halves[first:last] - states[first:last] @ state  # half the squared distance, but for the state's own
+        if last - first > NEAREST:
+            chosen = found.argpartition(NEAREST)[:NEAREST]
+            near, places = found[chosen].tolist(), self.place[first + chosen].tolist()
+        else:
+            near, places = found.tolist(), self.place[first:last].tolist()
+        least = min(near)
+        scale = 2 / self.width
+        weights = [max(LEAST, exp((least - one) * scale)) for one in near]
+        distance = 2 * least + float(state.dot(state))
+        return places, weights, sum([not distance <= bound for bound in bounds])
 
     def only(self, rows: NDArray[np.int64]) -> Exemplars:
         """Some of them, rising."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daari_mlx.graph.arbiter import Arbiter, counted
-from daari_mlx.graph.cells import HABITS, KINDS, STEPS, UNKNOWN_HABIT, kind
-from daari_mlx.graph.codepoints import BREAK, MAX_TOKEN
+from daari_mlx.graph.cells import HABITS, STEPS, UNKNOWN_HABIT, kind
+from daari_mlx.graph.codepoints import BREAK, BREAK_CHARACTER, MAX_TOKEN
 from daari_mlx.graph.exemplars import ALIKE, QUANTILES, Exemplars, spans
 from daari_mlx.graph.nodes import Nodes
-from daari_mlx.graph.paths import END, REACH, Paths, no_paths
-from daari_mlx.graph.source import NAMES, NO_NODE, cells
+from daari_mlx.graph.source import CELL_BITS, NAMES, NO_NODE, SILENT, cells
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.types import FloatArray, IntArray
 
@@ -43,7 +43,6 @@ class Graph:
         habits: ``(N,)`` uint8, how far copying can be trusted where each node stands, see
             :func:`daari_mlx.graph.cells.habit`.
         text: ``(C,)`` int32, the answers themselves, each behind its prompt's last token and with ``BREAK`` after it.
-        paths: how the teacher went on from each node.
         exemplars: single states, and where in the text each went on.
         arbiter: how far each source can be trusted.
         teacher: the fingerprint of the teacher it was compiled from.
@@ -61,7 +60,6 @@ class Graph:
     step_node: IntArray
     habits: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     text: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
-    paths: Paths = field(default_factory=no_paths)
     exemplars: Exemplars = field(default_factory=Exemplars)
     arbiter: Arbiter = field(default_factory=counted)
     teacher: dict[str, Any] = field(default_factory=dict)
@@ -81,32 +79,40 @@ class Graph:
         """The node that ``token`` leads to from ``node``, else from any node, else ``NO_NODE``; binary search."""
         if not 0 <= token < self.vocab_size:  # a head can be wider than the vocabulary: the key would be another node's
             return NO_NODE
+        keys, targets = self._steps
         for origin in (node, self.size):
             key = origin * self.vocab_size + token
-            row = int(np.searchsorted(self.step_key, key))
-            if row < len(self.step_key) and self.step_key[row] == key:
-                return int(self.step_node[row])
+            row = bisect_left(keys, key)
+            if row < len(keys) and keys[row] == key:
+                return targets[row]
         return NO_NODE
 
     @cached_property
-    def walk(self) -> tuple[list[int], list[int], list[int]]:
-        """Per node: the token of its top edge, its kind (see :func:`daari_mlx.graph.cells.kind`), the node it leads to.
+    def _steps(self) -> tuple[Any, Any]:
+        """Keys and nodes of all steps, of which single items are read without a copy and quicker than an array's."""
+        return memoryview(self.step_key), memoryview(self.step_node)  # type: ignore[arg-type]
+
+    @cached_property
+    def walk(self) -> tuple[list[int], list[int]]:
+        """Per node, what its top edge says, as a source's voice (see :class:`daari_mlx.graph.source.Source`), and the
+        node that it leads to; the last items are those of ``NO_NODE``.
 
         Plain lists, since a walk reads single items: 40 ns an item against 100 ns from an array. A node without edges
-        has the token -1 and leads to ``NO_NODE``; so does an edge after which nothing was ever observed.
+        is silent and leads to ``NO_NODE``; so does an edge after which nothing was ever observed.
         """
         has_edge = self.edge_start[1:] > self.edge_start[:-1]
         row = np.where(has_edge, self.edge_start[:-1], 0)
         if not has_edge.any():
-            return [-1] * self.size, [0] * self.size, [NO_NODE] * self.size
-        token = np.where(has_edge, self.edge_token[row], -1)
+            return [SILENT] * (self.size + 1), [NO_NODE] * (self.size + 1)
+        token = self.edge_token[row].astype(np.int64)
         kinds = kind(np.where(has_edge, self.edge_probability[row], 0), np.maximum(self.support, 1))
         target = np.full(self.size, NO_NODE)
         if len(self.step_key):
-            key = np.arange(self.size, dtype=np.int64) * self.vocab_size + token
+            key = np.arange(self.size) * self.vocab_size + token
             found = np.minimum(np.searchsorted(self.step_key, key), len(self.step_key) - 1)
             target = np.where(has_edge & (self.step_key[found] == key), self.step_node[found], NO_NODE)
-        return token.tolist(), kinds.tolist(), target.tolist()
+        voices = np.where(has_edge, token << CELL_BITS | kinds, SILENT)
+        return [*voices.tolist(), SILENT], [*target.tolist(), NO_NODE]
 
     @cached_property
     def habit(self) -> list[int]:
@@ -118,13 +124,23 @@ class Graph:
         """Per token, the first of the exemplars that chose it and the one behind the last."""
         return spans(self.text[self.exemplars.place])
 
+    @cached_property
+    def words(self) -> str:
+        """``text`` as code points."""
+        return (
+            np.where(self.text == BREAK, ord(BREAK_CHARACTER), self.text)
+            .astype("<u4")
+            .tobytes()
+            .decode("utf-32-le", "surrogatepass")
+        )
+
     def follow(self, node: int, limit: int) -> tuple[list[int], list[int]]:
         """The walk along top edges from ``node``: at most ``limit`` tokens, and the node each was said on."""
-        token_of, _, target_of = self.walk
+        voices, target_of = self.walk
         tokens: list[int] = []
         nodes: list[int] = []
-        while node != NO_NODE and token_of[node] >= 0 and len(tokens) < limit:
-            tokens.append(token_of[node])
+        while voices[node] != SILENT and len(tokens) < limit:
+            tokens.append(voices[node] >> CELL_BITS)
             nodes.append(node)
             node = target_of[node]
         return tokens, nodes
@@ -132,7 +148,7 @@ class Graph:
     def check(self) -> None:
         """Raise :class:`DaariError` unless every array has its shape, type and range; a hostile file ends here."""
         basis, mean = self.nodes.projection.basis, self.nodes.projection.mean
-        lists = (mean, self.edge_token, self.step_key, self.prompts, self.paths.key)
+        lists = (mean, self.edge_token, self.step_key, self.prompts)
         require(self.nodes.centroids.ndim == 2 and all(a.ndim == 1 for a in lists), "an array has other dimensions")
         size, width = self.nodes.centroids.shape
         expect("nodes.centroids", self.nodes.centroids, np.float32, (size, width))
@@ -179,17 +195,6 @@ class Graph:
         require(len(tokens) == 0 or tokens[-1] == BREAK, "the text does not end its last sequence")
         expect("nodes.habits", self.habits, np.uint8, (self.size,) if self.habits.size else (0,))
         require(in_range(self.habits, 0, HABITS), "nodes.habits holds a habit that is none")
-        key, place, steps = self.paths.key, self.paths.place, self.paths.kinds
-        expect("paths.key", key, np.int64, (len(key),))
-        expect("paths.place", place, np.int32, (len(key),))
-        expect("paths.kinds", steps, np.uint8, (len(key), REACH))
-        require(bool((np.diff(key) > 0).all()), "paths.key is not sorted")
-        require(in_range(key, 0, self.size * self.vocab_size), "paths.key holds a key outside the graph")
-        taken = steps != END
-        reach = np.where(taken.all(axis=1), REACH, taken.argmin(axis=1))
-        require(in_range(place, 0, len(tokens)), "paths.place points outside the text")
-        require(bool((place + reach < len(tokens)).all()), "a path runs out of the text")
-        require(in_range(steps[taken], 0, KINDS), "paths.kinds holds a kind that is none")
         self._check_exemplars()
         self._check_arbiter()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import sqrt
 
 import numpy as np
 
@@ -37,6 +38,16 @@ class Projection:
     def __call__(self, states: FloatArray) -> FloatArray:
         """``(n, H)`` or ``(H,)`` float32 states to ``(n, D)`` or ``(D,)`` float32 reduced states."""
         return np.asarray((scale_states(states) - self.mean) @ self.basis, dtype=np.float32)
+
+    def reduce(self, state: FloatArray) -> FloatArray:
+        """The same of one ``(H,)`` float32 state, by one product: scaling and centring are done on what it gives."""
+        square = float(state.dot(state)) / len(state)
+        reduced: FloatArray = (state @ self.basis) * np.float32(1 / sqrt(square + EPSILON)) - self._middle
+        return reduced
+
+    @cached_property
+    def _middle(self) -> FloatArray:
+        return self.mean @ self.basis
 
 
 def scale_states(states: FloatArray) -> FloatArray:
@@ -89,16 +100,18 @@ class Nodes:
         Returns:
             ``(n,)`` int32.
         """
-        if len(reduced) != 1:
-            return nearest(np.asarray(reduced, dtype=np.float32), self.centroids, self._half_norms)
-        state = np.asarray(reduced[0], dtype=np.float32)
-        parts = [self.centroids[k : k + NODE_BLOCK] @ state for k in range(0, len(self.centroids), NODE_BLOCK)]
-        return np.array([np.argmax(np.concatenate(parts) - self._half_norms)], dtype=np.int32)
+        return nearest(np.asarray(reduced, dtype=np.float32), self.centroids, self._half_norms)
 
     def anchor(self, state: FloatArray) -> tuple[int, FloatArray]:
         """The node of one ``(H,)`` float32 teacher state, where the walk is re-anchored, and the reduced state."""
-        reduced = self.projection(state)
-        return int(self.label(reduced[None])[0]), reduced
+        reduced = self.projection.reduce(state)
+        scores = [block @ reduced for block in self._blocks]
+        products = scores[0] if len(scores) == 1 else np.concatenate(scores)
+        return int((products - self._half_norms).argmax()), reduced
+
+    @cached_property
+    def _blocks(self) -> list[FloatArray]:
+        return [self.centroids[k : k + NODE_BLOCK] for k in range(0, len(self.centroids), NODE_BLOCK)]
 
 
 def nearest(states: FloatArray, centroids: FloatArray, halves: FloatArray | None = None) -> IntArray:

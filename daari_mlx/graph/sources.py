@@ -1,4 +1,4 @@
-"""Stage 6, the sources of a draft: walk, anchored paths, nearest states, this text, earlier texts.
+"""Stage 6, the sources of a draft: the walk, the nearest states, this text.
 
 All of it is look-ups in lists and strings, but for finding the nearest states, once a round.
 """
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from daari_mlx.graph.cells import DISTANCES, LENGTH_OF, LENGTHS, SHARES
 from daari_mlx.graph.codepoints import BREAK_CHARACTER, as_text
+from daari_mlx.graph.exemplars import REACH
 from daari_mlx.graph.graph import Graph
-from daari_mlx.graph.paths import END, REACH, Paths
 from daari_mlx.graph.recall import Recall
-from daari_mlx.graph.source import LOOK_BACK, NAMES, NO_NODE, SILENT, Moment, Source
-from daari_mlx.ground.types import FloatArray, IntArray
+from daari_mlx.graph.source import CELL_BITS, LOOK_BACK, NAMES, NO_NODE, SILENT, Moment, Source
+from daari_mlx.ground.types import FloatArray
 
-PROMPT, SESSION = 65536, 16384  # tokens of this text, and of earlier ones, that are remembered
+PROMPT = 65536  # tokens of a text that are remembered at least
 LONGEST = len(LENGTH_OF) - 1
 
 
@@ -26,58 +26,23 @@ class Edge:
 
     def __init__(self, graph: Graph) -> None:
         self._step = graph.step
-        self._tokens, self._kinds, self._targets = graph.walk
-        self.token, self.cell, self.node = SILENT, 0, NO_NODE
+        self._voices, self._targets = graph.walk
+        self.node, self._voice = NO_NODE, SILENT
 
-    def start(self, moment: Moment) -> None:
-        moment.node = self._stand(self._step(moment.anchor, moment.last))
+    def start(self, moment: Moment) -> int:
+        """See :class:`Source`."""
+        return self._stand(self._step(moment.anchor, moment.last), moment)
 
-    def push(self, token: int, moment: Moment) -> None:
-        node = self.node
-        moment.node = self._stand(self._targets[node] if token == self.token else self._step(node, token))
+    def push(self, token: int, moment: Moment) -> int:
+        """See :class:`Source`."""
+        if token == self._voice >> CELL_BITS:
+            return self._stand(self._targets[self.node], moment)
+        return self._stand(self._step(self.node, token), moment)
 
-    def _stand(self, node: int) -> int:
-        self.node = node
-        if node == NO_NODE:
-            self.token = SILENT
-        else:
-            self.token, self.cell = self._tokens[node], self._kinds[node]
-        return node
-
-
-class Path:
-    """What the teacher went on to say from the anchor, as long as the draft keeps to it."""
-
-    name = "path"
-
-    def __init__(self, paths: Paths, text: IntArray, vocab_size: int) -> None:
-        self._find, self._places, self._steps = paths.find, paths.places, paths.steps
-        self._tokens = text.data  # single items without a copy, as fast as a list's
-        self._vocab_size = vocab_size
-        self.token, self.cell = SILENT, 0
-        self._place, self._step, self._kinds = 0, 0, b""
-
-    def start(self, moment: Moment) -> None:
-        row = self._find.get(moment.anchor * self._vocab_size + moment.last)
-        if row is None:
-            self.token = SILENT
-            return
-        self._place, self._step, self._kinds = self._places[row], 0, self._steps[row]
-        self._look()
-
-    def push(self, token: int, moment: Moment) -> None:
-        if token != self.token:
-            self.token = SILENT
-        elif self.token != SILENT:
-            self._step += 1
-            self._look()
-
-    def _look(self) -> None:
-        step = self._step
-        if step == REACH or self._kinds[step] == END:
-            self.token = SILENT
-        else:
-            self.token, self.cell = self._tokens[self._place + 1 + step], self._kinds[step]
+    def _stand(self, node: int, moment: Moment) -> int:
+        self.node = moment.node = node
+        self._voice = voice = self._voices[node]
+        return voice
 
 
 class Near:
@@ -86,81 +51,102 @@ class Near:
     name = "near"
 
     def __init__(self, graph: Graph) -> None:
-        self._kept, self._find, self._text = graph.exemplars, graph.exemplars_of, graph.text.data
-        self.token, self.cell = SILENT, 0
-        self._places: list[int] = []  # of what comes next, by each that went along so far
+        self._kept, self._find, self._words = graph.exemplars, graph.exemplars_of, graph.words
+        self._places: list[int] = []  # where each goes on that went along until the run began
         self._weights: list[float] = []
-        self._united, self._distance = False, 0
+        self._run, self._at = "", 0  # what they all say next, or most of them; how much of it was drafted
+        self._voice, self._sure, self._distance = SILENT, 0, 0
 
-    def start(self, moment: Moment) -> None:
+    def start(self, moment: Moment) -> int:
+        """See :class:`Source`."""
         span = self._find.get(moment.last)
         if span is None or moment.state is None:
-            self.token, self._places = SILENT, []
-            return
+            self._places, self._voice = [], SILENT
+            return SILENT
         places, self._weights, self._distance = self._kept.nearest(*span, moment.state)
         self._places = [place + 1 for place in places]
-        self._look()
+        return self._look()
 
-    def push(self, token: int, moment: Moment) -> None:
-        if token == self.token and self._united:
-            self._places = [place + 1 for place in self._places]
-        else:
-            text = self._text
-            along = [k for k, place in enumerate(self._places) if text[place] == token]
-            self._places = [self._places[k] + 1 for k in along]
-            self._weights = [self._weights[k] for k in along]
-        self._look()
+    def push(self, token: int, moment: Moment) -> int:
+        """See :class:`Source`."""
+        if token == self._voice >> CELL_BITS and self._at + 1 < len(self._run):
+            self._at += 1
+            self._voice = voice = ord(self._run[self._at]) << CELL_BITS | self._sure
+            return voice
+        if not self._places:
+            return SILENT
+        said, words = chr(token), self._words
+        here = [place + self._at for place in self._places]
+        along = [k for k, place in enumerate(here) if words[place] == said]
+        self._places = [here[k] + 1 for k in along]
+        self._weights = [self._weights[k] for k in along]
+        return self._look()
 
-    def _look(self) -> None:
-        """What most of them say next, by weight."""
-        text, places = self._text, self._places
-        if not places:
-            self.token = SILENT
-            return
-        said = [text[place] for place in places]
-        self._united = said.count(said[0]) == len(said)
-        if self._united:
-            self.token, share = said[0], 1.0
+    def _look(self) -> int:
+        """Begin a run: what all of them say, as far as they are one; where they are not, what most say by weight."""
+        places, words, share = self._places, self._words, 1.0
+        ahead = [words[place : place + REACH] for place in places]
+        run = _common(min(ahead), max(ahead)) if places else ""
+        if places and not run:
+            mass: dict[str, float] = {}
+            for text, weight in zip(ahead, self._weights, strict=True):
+                mass[text[0]] = mass.get(text[0], 0.0) + weight
+            run = max(mass, key=mass.__getitem__)
+            share = mass[run] / sum(self._weights)
+        self._run, self._at = run, 0
+        if not run or run[0] == BREAK_CHARACTER:
+            self._voice = SILENT
         else:
-            mass: dict[int, float] = {}
-            for token, weight in zip(said, self._weights, strict=True):
-                mass[token] = mass.get(token, 0.0) + weight
-            self.token = max(mass, key=mass.__getitem__)
-            share = mass[self.token] / sum(self._weights)
-        self.cell = int(share * (SHARES - 1) + 1e-6) * DISTANCES + self._distance
+            self._sure = int(share * (SHARES - 1) + 1e-6) * DISTANCES + self._distance
+            self._voice = ord(run[0]) << CELL_BITS | self._sure
+        return self._voice
+
+
+def _common(low: str, high: str) -> str:
+    """What two texts begin with alike, up to the first break but for one at their head."""
+    end = low.find(BREAK_CHARACTER, 1)
+    if end < 0:
+        end = len(low)
+    if low[:end] == high[:end]:
+        return low[:end]
+    return low[: next(k for k, (one, other) in enumerate(zip(low, high, strict=False)) if one != other)]
 
 
 class Copy:
-    """What followed the longest ending of this text in some text at hand: this prompt and answer, or earlier ones."""
+    """What followed the longest ending of this text earlier in it, in the prompt or in the answer."""
 
-    def __init__(self, name: str, limit: int, habits: list[int]) -> None:
-        self.name = name
+    name = "copy"
+
+    def __init__(self, habits: list[int]) -> None:
         self._habit = [habit * LENGTHS for habit in habits]
-        self.recall = Recall(limit)
-        self.token, self.cell = SILENT, 0
-        self._place, self._length = -1, 0
+        self.recall = Recall(PROMPT)
+        self._place, self._length, self._voice = -1, 0, SILENT
 
-    def start(self, moment: Moment) -> None:
-        self._look(moment.node, *self.recall.find(moment.said))
+    def start(self, moment: Moment) -> int:
+        """See :class:`Source`."""
+        self._place, self._length = self.recall.find(moment.said)
+        return self._look(moment.node)
 
-    def push(self, token: int, moment: Moment) -> None:
-        if token == self.token and self._look(moment.node, self._place + 1, self._length + 1):
-            return
-        self.start(moment)
+    def push(self, token: int, moment: Moment) -> int:
+        """See :class:`Source`."""
+        if token == self._voice >> CELL_BITS and self._place + 1 < len(self.recall.text):
+            self._place += 1
+            self._length += 1
+        else:
+            self._place, self._length = self.recall.find(moment.said)
+        return self._look(moment.node)
 
-    def _look(self, node: int, place: int, length: int) -> bool:
-        """Stand at a place of the text; whether anything is said there."""
-        text = self.recall.text
-        if not 0 <= place < len(text) or (said := text[place]) == BREAK_CHARACTER:
-            self.token = SILENT
-            return False
-        self._place, self._length = place, length
-        self.token, self.cell = ord(said), LENGTH_OF[length if length < LONGEST else LONGEST] + self._habit[node]
-        return True
+    def _look(self, node: int) -> int:
+        if self._place < 0:
+            self._voice = SILENT
+        else:
+            cell = LENGTH_OF[self._length if self._length < LONGEST else LONGEST] + self._habit[node]
+            self._voice = ord(self.recall.text[self._place]) << CELL_BITS | cell
+        return self._voice
 
 
 class Sources:
-    """The sources of one graph, over one conversation.
+    """The sources of one graph, over one text at a time.
 
     Args:
         graph: the compiled tables.
@@ -168,14 +154,8 @@ class Sources:
     """
 
     def __init__(self, graph: Graph, names: Sequence[str] = NAMES) -> None:
-        self._own, self._earlier = Copy("copy", PROMPT, graph.habit), Copy("session", SESSION, [0] * (graph.size + 1))
-        made: dict[str, Source] = {
-            "path": Path(graph.paths, graph.text, graph.vocab_size),
-            "edge": Edge(graph),
-            "near": Near(graph),
-            "copy": self._own,
-            "session": self._earlier,
-        }
+        self._own = Copy(graph.habit)
+        made: dict[str, Source] = {"edge": Edge(graph), "near": Near(graph), "copy": self._own}
         self.all = [made[name] for name in names]
         self._tokens: list[int] = []
         self._read = 0
@@ -198,19 +178,14 @@ class Sources:
         own.extend(as_text(tokens[self._read : said]))
         self._read = said
         moment = Moment(anchor, tokens[said - 1], own.text[-LOOK_BACK:], state)
-        for source in self.all:
-            source.start(moment)
+        moment.voices = [source.start(moment) for source in self.all]
         return moment
 
     def push(self, token: int, moment: Moment) -> None:
         """Go on behind ``token``."""
         moment.said += chr(token)
-        for source in self.all:
-            source.push(token, moment)
+        moment.voices = [source.push(token, moment) for source in self.all]
 
     def open(self, tokens: list[int]) -> None:
-        """Begin another text; the last one becomes an earlier one."""
-        own = self._own.recall
-        if own.text:
-            self._earlier.recall.extend(own.text + BREAK_CHARACTER)
+        """Begin another text."""
         self._own.recall, self._tokens, self._read = Recall(PROMPT), tokens, 0

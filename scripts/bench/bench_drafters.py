@@ -45,7 +45,7 @@ DRAWS = 2000  # of answers, for an interval
 RELIABLE = 200  # draft tokens of a tenth, from which on its share means something
 ABLATED = ("linear", "m3-max-4bit")
 BRANCHES = (0, 1, 3)
-STATES = ["path", "edge", "near"]  # what looks at hidden states
+STATES = ["edge", "near"]  # what looks at hidden states
 
 
 class Arctic:
@@ -134,7 +134,7 @@ class Set:
         }
 
     def run(self, graph: Graph, curve: Curve, *, shared: bool = False) -> Replayed:
-        """The graph's drafter; ``shared``: one for all answers, which then learns as it goes."""
+        """The graph's drafter; ``shared``: one for all answers, which then knows what became of the earlier ones."""
 
         def make() -> GraphDrafter:
             return GraphDrafter(graph, cost=curve.cost, ends=self.test.ends)
@@ -146,7 +146,7 @@ class Set:
         """Every drafter with its settings."""
         cost, most, ends = curve.cost, curve.most, self.test.ends
         yield "graph", self.run(self.made.graph, curve), {}
-        yield "graph, learning as it goes", self.run(self.made.graph, curve, shared=True), {}
+        yield "graph, one drafter for all answers", self.run(self.made.graph, curve, shared=True), {}
         yield "hidden states alone", self.run(self.made.hearing(STATES), curve), {"sources": STATES}
         yield "plain graph", self.run(self.made.hearing(["edge"]), curve), {"sources": ["edge"]}
         lookup = LookupDrafter(cost=cost)

@@ -7,6 +7,7 @@ from typing import Any
 from daari_mlx.cost.length import MAX_DRAFT, Cost, best_length
 from daari_mlx.draft.drafter import Draft
 from daari_mlx.graph.graph import Graph
+from daari_mlx.graph.source import CELL_BITS
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.accept import count_accepted
 from daari_mlx.measure.streams import Stream
@@ -30,7 +31,7 @@ class Hindsight:
         moment = self._sources.start(context.tokens, anchor, state=reduced)
         if self._any:
             right = 0
-            while right < len(ahead) and any(source.token == ahead[right] for source in self._sources.all):
+            while right < len(ahead) and any(voice >> CELL_BITS == ahead[right] for voice in moment.voices):
                 self._sources.push(ahead[right], moment)
                 right += 1
         else:

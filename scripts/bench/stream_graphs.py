@@ -13,13 +13,13 @@ from daari_mlx.compile.budget import MAX_BYTES, OVERHEAD
 from daari_mlx.compile.build import Built, build, count_graph
 from daari_mlx.compile.calibrate import fit, gather
 from daari_mlx.compile.cluster import auto_nodes, cluster_states
-from daari_mlx.graph.arbiter import Arbiter, Ear
+from daari_mlx.graph.arbiter import Arbiter, Case
 from daari_mlx.graph.arrays import to_arrays
 from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import Coarse
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes, fit_projection
-from daari_mlx.graph.source import NAMES
+from daari_mlx.graph.source import CELL, CELL_BITS, NAMES, SILENT
 from daari_mlx.graph.sources import Sources
 from daari_mlx.measure.streams import Stream
 
@@ -105,16 +105,20 @@ def graph_bytes(graph: Graph) -> int:
 class Loudest(Arbiter):
     """Takes the source with the highest counted chance at its word, instead of a regression over all of them."""
 
-    def weigh(self, ears: list[Ear]) -> list[tuple[int, float, str]]:
+    def weigh(self, case: Case, bucket: int) -> list[tuple[int, float, str]]:
         """The loudest voice alone."""
-        heard = [(source.token, odds[source.cell], source.name) for source, (odds, _, _) in ears if source.token >= 0]
+        worth = self.worth[bucket]
+        heard = [
+            (voice >> CELL_BITS, worth[place][voice & CELL], self.names[place])
+            for place, voice in enumerate(case)
+            if voice != SILENT
+        ]
         return [max(heard, key=itemgetter(1))] if heard else []
 
 
 def bytes_for(graph: Graph, share: float) -> int:
-    """The ``max_bytes`` that leave so much of what grows with the corpus: steps, text and paths."""
-    growing = (graph.step_key, graph.step_node, graph.text, graph.paths.key, graph.paths.place, graph.paths.kinds)
-    growing = (*growing, graph.exemplars.states.values, graph.exemplars.place)
+    """The ``max_bytes`` that leave so much of what grows with the corpus: steps, text and single states."""
+    growing = (graph.step_key, graph.step_node, graph.text, graph.exemplars.states.values, graph.exemplars.place)
     grown = sum(array.nbytes for array in growing)
     return OVERHEAD + graph_bytes(graph) - round((1 - share) * grown)
 

@@ -29,11 +29,10 @@ from daari_mlx.compile.calibrate import MIN_SEQUENCES
 from daari_mlx.draft.drafter import Context, GraphDrafter
 from daari_mlx.graph.arbiter import Arbiter, counted
 from daari_mlx.graph.arrays import DTYPES, from_arrays, to_arrays
-from daari_mlx.graph.cells import HABITS, KINDS, STEPS
+from daari_mlx.graph.cells import HABITS, STEPS
 from daari_mlx.graph.codepoints import BREAK, MAX_TOKEN
 from daari_mlx.graph.exemplars import ALIKE, QUANTILES, Coarse, Exemplars
 from daari_mlx.graph.graph import Graph
-from daari_mlx.graph.paths import END, REACH, Paths
 from daari_mlx.graph.source import NAMES, cells
 from daari_mlx.ground.errors import DaariError
 
@@ -66,7 +65,7 @@ def test_a_small_corpus_is_drafted_from_by_its_walk(count: int) -> None:
     draft_everywhere(graph)
 
 
-@pytest.mark.parametrize("names", [("edge",), ("copy", "path"), NAMES])
+@pytest.mark.parametrize("names", [("edge",), ("copy", "edge"), NAMES])
 def test_only_named_sources_are_heard(names: tuple[str, ...]) -> None:
     graph = built(full_sequences(25), names=names)
     graph.check()
@@ -169,9 +168,6 @@ def narrow(states: Coarse) -> Coarse:
     return Coarse(states.values[:, :-1], states.unit[:-1])
 
 
-LONG = int(np.flatnonzero(full_graph().paths.kinds[:, 0] != END)[0])
-
-
 def crowded() -> Graph:
     """A graph with one exemplar more than a token may have."""
     kept, count = full_graph().exemplars, ALIKE + 1
@@ -189,17 +185,6 @@ DAMAGES = {
     "habit that is none": lambda: damaged(None, habits=np.full(FULL_NODES, HABITS, np.uint8)),
     "fewer habits": lambda: damaged(None, habits=full_graph().habits[:-1]),
     "habits of another type": lambda: damaged(None, habits=full_graph().habits.astype(np.int32)),
-    "place before the text": lambda: changed("paths", "place", 0, -1),
-    "place beyond the text": lambda: changed("paths", "place", 0, SIZE),
-    "path that runs out of the text": lambda: changed("paths", "place", LONG, SIZE - 1),
-    "path kind that is none": lambda: changed("paths", "kinds", (0, 0), KINDS),
-    "path kind behind its end": lambda: changed("paths", "kinds", (0, REACH - 1), 254),
-    "equal path keys": lambda: damaged("paths", key=np.full_like(full_graph().paths.key, 5)),
-    "unsorted path keys": lambda: damaged("paths", key=full_graph().paths.key[::-1].copy()),
-    "negative path key": lambda: changed("paths", "key", 0, -1),
-    "path of no node": lambda: changed("paths", "key", -1, FULL_NODES * FULL_VOCABULARY),
-    "fewer places": lambda: damaged("paths", place=full_graph().paths.place[:-1]),
-    "shorter paths": lambda: damaged("paths", kinds=full_graph().paths.kinds[:, :-1]),
     "states of another type": lambda: with_states(lambda values: values.astype(np.int16)),
     "states of no width": lambda: with_states(lambda values: values[:, 0]),
     "narrower states": lambda: with_states(lambda values: values[:, :-1]),
@@ -233,12 +218,12 @@ DAMAGES = {
     "odds NaN": lambda: with_odds(0, with_value(float("nan"))),
     "odds infinite": lambda: with_odds(2, with_value(float("inf"))),
     "odds so large that sums overflow": lambda: with_odds(1, with_value(1e38)),
-    "odds of fewer cells": lambda: with_odds(3, lambda odds: odds[:-1]),
-    "odds of fewer steps": lambda: with_odds(3, lambda odds: odds[:, :-1]),
-    "odds of another type": lambda: with_odds(3, lambda odds: odds.astype(np.float64)),
+    "odds of fewer cells": lambda: with_odds(2, lambda odds: odds[:-1]),
+    "odds of fewer steps": lambda: with_odds(2, lambda odds: odds[:, :-1]),
+    "odds of another type": lambda: with_odds(2, lambda odds: odds.astype(np.float64)),
     "odds of fewer sources": lambda: damaged("arbiter", odds=full_graph().arbiter.odds[:-1]),
     "weight NaN": lambda: changed("arbiter", "weights", (0, 0), np.nan),
-    "weight infinite": lambda: changed("arbiter", "weights", (3, 3), -np.inf),
+    "weight infinite": lambda: changed("arbiter", "weights", (3, 2), -np.inf),
     "fewer weights": lambda: damaged("arbiter", weights=full_graph().arbiter.weights[:-1]),
     "weights of fewer sources": lambda: damaged("arbiter", weights=full_graph().arbiter.weights[:, :-1]),
     "no sources": lambda: damaged(None, arbiter=Arbiter((), (), np.zeros((1, 1), np.float32))),
@@ -258,9 +243,7 @@ def test_each_damage_is_refused(damage: str) -> None:
         DAMAGES[damage]().check()
 
 
-TABLES = [
-    name for name in DTYPES if name.split(".")[0] in ("text", "paths", "exemplars", "arbiter") or name == "nodes.habits"
-]
+TABLES = [name for name in DTYPES if name.split(".")[0] in ("text", "exemplars", "arbiter") or name == "nodes.habits"]
 
 
 def config_of(graph: Graph, sources: Any = NAMES) -> dict[str, Any]:
@@ -315,12 +298,6 @@ def any_graphs(draw: st.DrawFn) -> Graph:
     tokens = random.choice([*few, BREAK], size=length).astype(np.int32)
     tokens[-1:] = BREAK
     keys = np.unique(random.integers(0, nodes, size=20) * vocabulary + random.choice(few, size=20)).astype(np.int64)
-    steps = np.full((len(keys), REACH), END, np.uint8)
-    place = random.integers(0, max(length, 1), size=len(keys)).astype(np.int32)
-    for row in range(len(keys) if length else 0):
-        reach = int(random.integers(0, min(REACH, length - 1 - place[row]) + 1))
-        steps[row, :reach] = random.integers(0, KINDS, size=reach)
-    kept = len(keys) if length else 0
     names = tuple(draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True)))
     scale = draw(st.sampled_from([0.0, 1.0, 9e5]))
     edges = random.integers(0, 4, size=nodes)
@@ -344,7 +321,6 @@ def any_graphs(draw: st.DrawFn) -> Graph:
         step_node=random.integers(0, nodes, size=len(keys)).astype(np.int32),
         habits=random.integers(0, HABITS, size=nodes).astype(np.uint8),
         text=tokens,
-        paths=Paths(keys[:kept], place[:kept], steps[:kept]),
         exemplars=Exemplars(states, stand, bounds),
         arbiter=Arbiter(
             names,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from graphs import Said, corpus_of, full_graph, full_sequences
-from test_arbiter import Scripted
+from test_arbiter import Scripted, beginning
 
 from daari_mlx.compile import calibrate as calibrate_module
 from daari_mlx.compile.calibrate import (
@@ -27,8 +27,8 @@ from daari_mlx.compile.calibrate import (
 )
 from daari_mlx.graph.arbiter import BUCKETS, MAX_ODDS, Arbiter
 from daari_mlx.graph.cells import STEPS
-from daari_mlx.graph.paths import REACH
-from daari_mlx.graph.source import NAMES, SILENT, Moment, cells
+from daari_mlx.graph.exemplars import REACH
+from daari_mlx.graph.source import CELL, CELL_BITS, NAMES, SILENT, cells
 from daari_mlx.graph.sources import Sources
 
 
@@ -74,7 +74,7 @@ def promises(arbiter: Arbiter, cases: Cases) -> tuple[np.ndarray, np.ndarray, np
             Scripted(n, [(0, 0)] * steps[bucket] + [(t, c)])
             for n, t, c in zip(arbiter.names, tokens, found, strict=True)
         ]
-        proposal = arbiter.propose(heard, Moment(0, 0, ""), steps[bucket] + 1, floor=0.0)
+        proposal = arbiter.propose(heard, beginning(heard), steps[bucket] + 1, floor=0.0)
         if len(proposal.tokens) > steps[bucket]:
             promised.append(proposal.probabilities[-1])
             right.append(proposal.tokens[-1] == came)
@@ -90,7 +90,7 @@ def reliability(promised: np.ndarray, right: np.ndarray, least: int = 500) -> li
 
 
 CHANCES = {
-    "path": np.linspace(0.05, 0.98, cells("path")),
+    "near": np.linspace(0.05, 0.98, cells("near")),
     "edge": np.linspace(0.3, 0.95, cells("edge")),
     "copy": np.linspace(0.1, 0.9, cells("copy")),
 }
@@ -114,10 +114,11 @@ def test_hearing_several_is_no_worse_than_the_best_of_them() -> None:
 
 
 def test_the_chance_of_a_single_source_is_that_of_its_cell() -> None:
-    chances = {"session": np.linspace(0.05, 0.95, cells("session"))}
-    arbiter = fit(cases_of(chances, 30_000, seed=2), only("session"))
-    for cell, chance in enumerate(chances["session"]):
-        proposal = arbiter.propose([Scripted("session", [(4, cell)])], Moment(0, 0, ""), 1)  # type: ignore[list-item]
+    chances = {"copy": np.linspace(0.05, 0.95, cells("copy"))}
+    arbiter = fit(cases_of(chances, 200_000, seed=2), only("copy"))
+    for cell, chance in enumerate(chances["copy"]):
+        heard = [Scripted("copy", [(4, cell)])]
+        proposal = arbiter.propose(heard, beginning(heard), 1)  # type: ignore[arg-type]
         assert proposal.probabilities[0] == pytest.approx(chance, abs=0.05)
 
 
@@ -125,7 +126,7 @@ def test_a_source_that_says_what_another_says_adds_nothing() -> None:
     """They err together: agreement of two copies of one voice must not raise the promise."""
     one = cases_of({"edge": CHANCES["edge"]}, 20_000, seed=3)
     twice = Cases(np.repeat(one.tokens, 2, axis=1), np.repeat(one.cells, 2, axis=1), one.buckets, one.came)
-    arbiter = fit(twice, only("path", "edge"))
+    arbiter = fit(twice, only("near", "edge"))
     unseen = cases_of({"edge": CHANCES["edge"]}, 12_000, seed=4)
     unseen = Cases(np.repeat(unseen.tokens, 2, axis=1), np.repeat(unseen.cells, 2, axis=1), unseen.buckets, unseen.came)
     promised, right, _ = promises(arbiter, unseen)
@@ -148,11 +149,11 @@ def scene_cases(count: int, seed: int) -> Cases:
 
 def test_who_agrees_with_whom_tells_more_than_how_sure_each_is() -> None:
     """By themselves they are right in 45 and 90 of 100: no weights of theirs alone tell dissent from agreement."""
-    arbiter = fit(scene_cases(20_000, 7), only("session", "path"))
+    arbiter = fit(scene_cases(20_000, 7), only("copy", "near"))
     chance: dict[tuple[int, int], float] = {}
     for tokens in ((5, 5), (6, 5), (5, SILENT)):
         heard = [Scripted(n, [(t, 0)]) for n, t in zip(arbiter.names, tokens, strict=True)]
-        proposal = arbiter.propose(heard, Moment(0, 0, ""), 1)  # type: ignore[arg-type]
+        proposal = arbiter.propose(heard, beginning(heard), 1)  # type: ignore[arg-type]
         assert proposal.tokens == [5]
         chance[tokens] = proposal.probabilities[0]
     assert chance[5, 5] == pytest.approx(0.9, abs=0.01) and chance[6, 5] == pytest.approx(0.9, abs=0.01)
@@ -219,7 +220,7 @@ def test_no_cases_promise_nothing() -> None:
 def test_only_the_named_are_heard() -> None:
     made = cases_of(CHANCES, 2_000, seed=6)
     whole = only(*CHANCES)
-    for names in (["copy"], ["path", "copy"], None):
+    for names in (["copy"], ["near", "copy"], None):
         arbiter = fit(made, whole, names)
         expected = [n for n in CHANCES if names is None or n in names]
         assert list(arbiter.names) == expected and arbiter.weights.shape == (3 ** len(expected), 1 + len(expected))
@@ -284,9 +285,9 @@ def test_cases_are_what_sources_say_along_a_sequence() -> None:
             moment = fresh.start(whole[:until], one.labels[anchor])
             for step, token in enumerate(whole[until : until + REACH]):
                 assert cases.came[at] == token and cases.buckets[at] == BUCKETS[step]
-                assert cases.tokens[at].tolist() == [s.token for s in fresh.all]
-                for k, source in enumerate(fresh.all):
-                    assert source.token == SILENT or cases.cells[at, k] == source.cell
+                for k, voice in enumerate(moment.voices):
+                    assert cases.tokens[at, k] == voice >> CELL_BITS
+                    assert voice == SILENT or cases.cells[at, k] == voice & CELL
                 fresh.push(token, moment)
                 at += 1
         assert len(cases.came) == at

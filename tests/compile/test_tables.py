@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_recall import naive_find
 
-from daari_mlx.compile.tables import LISTENED, build_paths, count_edges, count_habits, count_steps
+from daari_mlx.compile.tables import LISTENED, count_edges, count_habits, count_steps
 from daari_mlx.graph.cells import HABITS, UNKNOWN_HABIT
 from daari_mlx.graph.codepoints import BREAK
 from daari_mlx.graph.corpus import Corpus
@@ -105,7 +105,6 @@ def test_a_corpus_of_empty_sequences_has_empty_tables() -> None:
     corpus = corpus_of([Said([1], [], []), Said([], [], [])])
     text, places = corpus.text()
     assert text.tolist() == [BREAK, BREAK] and len(places) == 0
-    assert len(build_paths(corpus, text, places, VOCABULARY).key) == 0
     assert len(count_steps(corpus, NODES, VOCABULARY)[0]) == 0
     assert corpus.take([]).tokens.tolist() == [] and len(corpus.take([])) == 0
 

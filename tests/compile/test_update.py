@@ -23,14 +23,13 @@ from graphs import (
 from typer.testing import CliRunner
 
 from daari_mlx.cli.main import app
-from daari_mlx.compile.budget import MAX_BYTES, few_prompts, keep_paths, most_prompts
+from daari_mlx.compile.budget import MAX_BYTES, few_prompts, most_prompts
 from daari_mlx.compile.build import build_graph, count_graph
 from daari_mlx.compile.merge import Part, join_nodes, merge_tables, spacing
 from daari_mlx.compile.update import add_corpus, check_same, grow, merge_graphs
 from daari_mlx.graph.artifact import ARRAYS, read_stats, save_graph
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes, Projection
-from daari_mlx.graph.paths import END
 from daari_mlx.graph.source import NAMES
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.share.find import load_graph
@@ -63,7 +62,6 @@ def test_edges_add_up_to_those_of_all_text_at_once() -> None:
     np.testing.assert_array_equal(merged.support, whole.support)
     np.testing.assert_array_equal(merged.edge_token, whole.edge_token)
     assert set(merged.step_key.tolist()) == set(whole.step_key.tolist())
-    assert set(merged.paths.key.tolist()) == set(whole.paths.key.tolist())
     agree = np.mean([merged.step(*divmod(k, FULL_VOCABULARY)) == whole.step(*divmod(k, FULL_VOCABULARY))
                      for k in whole.step_key.tolist()])  # fmt: skip
     assert agree > 0.9
@@ -75,8 +73,6 @@ def test_a_graph_alone_stays_what_it_was() -> None:
     alone = merge_tables(graph.nodes, same_nodes(graph))
     for name in ("edge_start", "edge_token", "support", "step_key", "step_node", "habits", "text"):
         np.testing.assert_array_equal(getattr(alone, name), getattr(graph, name), err_msg=name)
-    for name in ("key", "place", "kinds"):
-        np.testing.assert_array_equal(getattr(alone.paths, name), getattr(graph.paths, name), err_msg=name)
 
 
 def test_a_graph_merged_with_itself_keeps_its_nodes_and_shares() -> None:
@@ -84,7 +80,6 @@ def test_a_graph_merged_with_itself_keeps_its_nodes_and_shares() -> None:
     twice = merge_graphs(graph, graph).graph
     assert twice.size == graph.size and twice.support.tolist() == (2 * graph.support).tolist()
     np.testing.assert_allclose(twice.edge_probability, graph.edge_probability, rtol=1e-5)
-    np.testing.assert_array_equal(twice.paths.key, graph.paths.key)
     draft_everywhere(twice)
 
 
@@ -123,12 +118,12 @@ def test_text_that_is_added_is_drafted_and_what_was_there_still_is() -> None:
     more = add_corpus(graph, graph.nodes, corpus_of(full_sequences(60, seed=9)))
     more.check()
     assert more.support.sum() == graph.support.sum() + sum(len(s.tokens) - s.lead for s in full_sequences(60, seed=9))
-    assert set(graph.paths.key.tolist()) <= set(more.paths.key.tolist())
+    assert set(graph.step_key.tolist()) <= set(more.step_key.tolist())
     assert more.arbiter.names == graph.arbiter.names
     draft_everywhere(more)
 
 
-OLDER = ("path", "edge", "copy", "session")  # the sources of a graph of the former format
+OLDER = ("edge", "copy")  # the sources of a graph that has no single states
 
 
 def with_sources(names: tuple[str, ...], seed: int = 0, count: int = 60) -> Graph:
@@ -186,22 +181,6 @@ def test_another_teacher_or_layer_is_refused() -> None:
     with pytest.raises(DaariError, match=r"reads layer final.*with layer 3"):
         merge_graphs(graph, replace(full_graph(1, teacher=ours), layer=3))
     check_same(graph, ours, "final", "")
-
-
-@pytest.mark.parametrize("budget", [0, 200, 1000, 3000])
-def test_the_paths_that_were_taken_most_are_kept(budget: int) -> None:
-    graph = counted(1)
-    weight = np.random.default_rng(0).permutation(len(graph.paths.key)).astype(float)
-    text, paths = keep_paths(graph.text, graph.paths, weight, budget)
-    assert 4 * len(text) + 36 * len(paths.key) <= budget
-    kept = np.isin(graph.paths.key, paths.key)
-    assert not kept.any() or weight[kept].min() > weight[~kept].max(initial=-1)
-    replace(graph, text=text, paths=paths).check()
-    for row, key in enumerate(paths.key.tolist()):
-        before = int(np.searchsorted(graph.paths.key, key))
-        steps = int((paths.kinds[row] != END).sum())
-        now, then = int(paths.place[row]), int(graph.paths.place[before])
-        assert text[now : now + steps + 1].tolist() == graph.text[then : then + steps + 1].tolist()
 
 
 def test_hashes_of_prompts_have_a_share_of_the_bytes() -> None:

@@ -5,29 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import mlx.nn as nn
 import numpy as np
 import pytest
-from graphs import (
-    FULL_VOCABULARY,
-    draft_everywhere,
-    full_corpus,
-    full_graph,
-    full_nodes,
-    full_sequences,
-    naive_walk,
-    random_graph,
-)
+from graphs import draft_everywhere, full_graph, naive_walk, random_graph
 from test_fingerprint import WORDS, Tokenizer, adapted, quantised
 from zoo import build
 
-from daari_mlx.compile.build import build_graph
 from daari_mlx.graph import artifact
-from daari_mlx.graph.arrays import LATER
+from daari_mlx.graph.arbiter import scenes_of
+from daari_mlx.graph.arrays import FORMER, FORMER_CELLS, LATER
 from daari_mlx.graph.artifact import (
     ARRAYS,
     CARD,
@@ -41,8 +32,8 @@ from daari_mlx.graph.artifact import (
     save_graph,
     seal,
 )
-from daari_mlx.graph.exemplars import Exemplars
-from daari_mlx.graph.source import NAMES
+from daari_mlx.graph.cells import STEPS
+from daari_mlx.graph.source import NAMES, cells
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import load_arrays, save_arrays
 from daari_mlx.share.find import graph_of, load_graph
@@ -90,7 +81,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 def test_a_graph_of_all_sources_comes_back(tmp_path: Path) -> None:
     graph = full_graph(teacher=TEACHER)
-    assert len(graph.text) and len(graph.paths.key) and len(graph.arbiter.names) == len(NAMES)
+    assert len(graph.text) and len(graph.exemplars) and len(graph.arbiter.names) == len(NAMES)
     assert_same(graph, load_graph(save_graph(graph, tmp_path / "graph", COUNTED)))
 
 
@@ -197,25 +188,45 @@ def test_a_config_altered_by_hand_is_noticed(folder: Path, change: dict[str, Any
     load_graph(folder)  # order and white space are no content
 
 
-def older(folder: Path, version: int) -> None:
-    """Write a graph's folder as a former format has it: without the arrays that came later."""
+FORMER_NAMES = ["path", "edge", "copy", "session"]
+
+
+def older(folder: Path, version: int, names: list[str]) -> None:
+    """Write a graph's folder as a former format has it: other sources too, and without the arrays that came later."""
     arrays = {n: a for n, a in load_arrays(folder / ARRAYS).items() if LATER.get(n, OLDEST_READ) <= version}
+    arrays |= {n: np.zeros((3, 24) if n.endswith("kinds") else 3, dtype) for n, dtype in FORMER.items()}
+    random, sizes = np.random.default_rng(0), {**{n: cells(n) for n in NAMES}, **FORMER_CELLS}
+    arrays["arbiter.odds"] = random.normal(size=sum(sizes[n] for n in names) * STEPS).astype(np.float32)
+    arrays["arbiter.weights"] = random.normal(size=(3 ** len(names), 1 + len(names))).astype(np.float32)
     save_arrays(folder / ARRAYS, arrays)
     digest = hashlib.sha256((folder / ARRAYS).read_bytes()).hexdigest()
-    edit(folder, format_version=version, arrays_sha256=digest)
+    edit(folder, format_version=version, arrays_sha256=digest, sources=names)
 
 
 @pytest.mark.parametrize("version", range(OLDEST_READ, FORMAT_VERSION))
-def test_a_graph_of_a_former_format_is_read_without_what_came_later(version: int, tmp_path: Path) -> None:
-    graph = build_graph(full_nodes(), full_corpus(full_sequences()), layer="final", vocab_size=FULL_VOCABULARY,
-                        names=("path", "edge", "copy", "session"))  # fmt: skip
-    folder = save_graph(replace(graph, teacher=TEACHER), tmp_path / "graph", COUNTED)
-    older(folder, version)
-    found = load_graph(folder)
-    assert_same(replace(graph, teacher=TEACHER, exemplars=Exemplars()), found)
+def test_sources_of_a_former_format_that_are_gone_are_taken_for_silent(version: int, tmp_path: Path) -> None:
+    folder = save_graph(full_graph(teacher=TEACHER), tmp_path / "graph", COUNTED)
+    names = FORMER_NAMES if version == 3 else ["path", "edge", "near", "copy", "session"]
+    older(folder, version, names)
+    arrays, found = load_arrays(folder / ARRAYS), load_graph(folder)
+    kept = [name for name in names if name in NAMES]
+    assert found.arbiter.names == tuple(kept) and (len(found.exemplars) > 0) == ("near" in names)
+    place, weights = {name: k for k, name in enumerate(names)}, arrays["arbiter.weights"]
+    for number, says in enumerate(scenes_of(len(kept)).tolist()):
+        scene = sum(said * 3 ** place[name] for name, said in zip(kept, says, strict=True))
+        expected = [weights[scene, 0], *(weights[scene, 1 + place[name]] for name in kept)]
+        assert found.arbiter.weights[number].tolist() == expected
+    edge = found.arbiter.odds[kept.index("edge")]
+    assert edge.ravel().tolist() == arrays["arbiter.odds"][54 * STEPS : 108 * STEPS].tolist()
     draft_everywhere(found)
     edit(folder, format_version=FORMAT_VERSION)
-    with pytest.raises(DaariError, match=r"it should hold .*exemplars"):
+    with pytest.raises(DaariError, match=r"it should hold .*found .*paths"):
+        load_graph(folder)
+
+
+def test_a_graph_with_nothing_but_sources_that_are_gone_is_refused(folder: Path) -> None:
+    older(folder, 4, ["path", "session"])
+    with pytest.raises(DaariError, match=r"only the sources .*which are no more: compile it anew"):
         load_graph(folder)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from daari_mlx.graph.graph import MAX_EDGES, NO_NODE, Graph
 from daari_mlx.graph.nodes import Nodes, Projection
+from daari_mlx.graph.source import CELL, CELL_BITS, SILENT
 from daari_mlx.ground.errors import DaariError
 
 ARRAYS = ("edge_start", "edge_token", "edge_probability", "support", "step_key", "step_node", "prompts")
@@ -48,7 +49,7 @@ def test_any_node_answers_only_where_the_node_never_took_the_token() -> None:
 @given(st.integers(0, 10_000), st.integers(1, 20))
 def test_the_walk_lists_equal_a_look_at_the_arrays(seed: int, count: int) -> None:
     graph = random_graph(seed, count)
-    kinds = graph.walk[1]
+    kinds = [voice & CELL for voice in graph.walk[0]]
     for node in range(count):
         tokens, nodes = graph.follow(node, 10)
         assert (tokens, nodes) == naive_walk(graph, node, 10)
@@ -59,7 +60,7 @@ def test_the_walk_lists_equal_a_look_at_the_arrays(seed: int, count: int) -> Non
 def test_the_walk_never_goes_by_any_node() -> None:
     """Where this node's own top edge led is not known: any node's habit is no ground to go on with."""
     graph = graph_of(2, 10, {0: {5: 0.9}}, {(2, 5): 1})
-    assert graph.walk[2] == [NO_NODE, NO_NODE]
+    assert graph.walk[1] == [NO_NODE] * 3
 
 
 @pytest.mark.parametrize("edges", [{}, {1: {4: 1.0}}])
@@ -67,9 +68,9 @@ def test_the_walk_never_goes_by_any_node() -> None:
 def test_graphs_of_next_to_nothing_work(edges: dict[int, dict[int, float]], steps: dict[tuple[int, int], int]) -> None:
     graph = graph_of(2, 10, edges, steps)
     graph.check()
-    token, kinds, target = graph.walk
-    assert token == [-1, 4 if edges else -1] and kinds == [0, naive_kind(1.0, 10) if edges else 0]
-    assert target == [NO_NODE, 0 if edges and steps else NO_NODE]
+    voices, target = graph.walk
+    assert voices == [SILENT, 4 << CELL_BITS | naive_kind(1.0, 10) if edges else SILENT, SILENT]
+    assert target == [NO_NODE, 0 if edges and steps else NO_NODE, NO_NODE]
     assert graph.follow(0, 3)[0] == [] and graph.follow(1, 3)[0] == ([4] if edges else [])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import FULL_STATES, FULL_VOCABULARY, Said, corpus_of, full_graph, full_nodes, full_sequences
+from graphs import FULL_STATES, FULL_VOCABULARY, Said, corpus_of, full_corpus, full_graph, full_nodes, full_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,7 +110,7 @@ def test_no_graph_that_is_listened_to_knows_the_answers() -> None:
 
 
 def test_what_other_parts_say_too_is_promised_and_kept() -> None:
-    found = build(full_nodes(), corpus_of(full_sequences()), layer="final", vocab_size=FULL_VOCABULARY).outlook
+    found = build(full_nodes(), full_corpus(full_sequences()), layer="final", vocab_size=FULL_VOCABULARY).outlook
     assert found is not None
     assert forecast(found, CURVES["linear"]).tokens_per_forward > 2
     assert all(len(promise.probabilities) <= MAX_DRAFT for promise in found.promises())

@@ -9,21 +9,26 @@ import pytest
 from graphs import FULL_NODES, FULL_VOCABULARY, Said, full_corpus, full_graph, full_nodes, full_sequences, naive_kind
 from hypothesis import given
 from hypothesis import strategies as st
-from test_paths import naive_paths
 from test_recall import naive_find as naive_recall
 
 from daari_mlx.compile.build import build_graph
 from daari_mlx.graph import recall
 from daari_mlx.graph import sources as sources_module
 from daari_mlx.graph.cells import LENGTH_OF, LENGTHS
-from daari_mlx.graph.codepoints import BREAK_CHARACTER, as_text
+from daari_mlx.graph.codepoints import as_text
 from daari_mlx.graph.graph import NO_NODE, Graph
-from daari_mlx.graph.source import NAMES, SILENT, Moment, cells
+from daari_mlx.graph.source import CELL, CELL_BITS, NAMES, SILENT, Moment, cells
 from daari_mlx.graph.sources import LOOK_BACK, Copy, Sources
 
 SAID = full_sequences(60, seed=0)  # what full_graph is made of
 STEPS = dict(zip(full_graph().step_key.tolist(), full_graph().step_node.tolist(), strict=True))
-PATHS = naive_paths(SAID, FULL_VOCABULARY)
+
+
+class Spoken:
+    """A voice taken apart, where the walk stood, and whose it is."""
+
+    def __init__(self, voice: int, node: int, source: Any) -> None:
+        self.token, self.cell, self.node, self.source = voice >> CELL_BITS, voice & CELL, node, source
 
 
 def source_of(sources: Sources, name: str) -> Any:
@@ -45,31 +50,32 @@ def drafts(draw: st.DrawFn) -> tuple[list[int], int, list[int | None]]:
 
 
 def drive(name: str, drafted: tuple[list[int], int, list[int | None]]) -> Any:
-    """Yields (source, said so far, the token pushed last or None) at the start and behind each draft token."""
+    """Yields what the source says, all that was said, the token pushed last or None, whether the source named it."""
     tokens, anchor, pushed = drafted
     sources = Sources(full_graph())
-    sources.start(SAID[3].before + SAID[3].tokens, 0)  # an earlier text, for the session
-    said = list(tokens)
-    moment = sources.start(tokens, anchor)
-    source = source_of(sources, name)
-    source.walk = source_of(sources, "edge")
-    yield source, said, None, False
+    sources.start(SAID[3].before + SAID[3].tokens, 0)  # an earlier text, which nothing is known of afterwards
+    said, place = list(tokens), NAMES.index(name)
+    state = full_nodes().centroids[anchor]
+    moment = sources.start(tokens, anchor, state=state)
+    spoken = Spoken(moment.voices[place], moment.node, source_of(sources, name))
+    yield spoken, said, None, False
     for token in pushed:
-        named = source.token
+        named = spoken.token
         chosen = named if token is None else token
         if chosen == SILENT:
             return
         said.append(chosen)
         sources.push(chosen, moment)
-        yield source, said, chosen, chosen == named
+        spoken = Spoken(moment.voices[place], moment.node, spoken.source)
+        yield spoken, said, chosen, chosen == named
 
 
 @given(drafts())
 def test_every_cell_is_one_of_the_source(drafted: tuple[list[int], int, list[int | None]]) -> None:
     for name in NAMES:
-        for source, *_ in drive(name, drafted):
-            assert source.token == SILENT or 0 <= source.token < FULL_VOCABULARY
-            assert source.token == SILENT or 0 <= source.cell < cells(name)
+        for spoken, *_ in drive(name, drafted):
+            assert spoken.token == SILENT or 0 <= spoken.token < FULL_VOCABULARY
+            assert spoken.token == SILENT or 0 <= spoken.cell < cells(name)
 
 
 @given(drafts())
@@ -97,50 +103,30 @@ def test_the_walk_stands_where_the_steps_lead(drafted: tuple[list[int], int, lis
 
 
 @given(drafts())
-def test_a_path_is_followed_as_long_as_the_draft_keeps_to_it(drafted: tuple[list[int], int, list[int | None]]) -> None:
-    path, step = [], 0
-    for source, said, token, was_named in drive("path", drafted):
-        if token is None:
-            path = PATHS.get(drafted[1] * FULL_VOCABULARY + said[-1], [])
-        elif was_named:
-            step += 1
-        else:
-            path = []
-        expected = path[step] if step < len(path) else (SILENT, source.cell)
-        assert (source.token, source.cell) == expected
-
-
-@given(drafts())
-def test_copy_and_session_go_on_as_their_text_did(drafted: tuple[list[int], int, list[int | None]]) -> None:
-    graph = full_graph()
+def test_copy_goes_on_as_its_text_did(drafted: tuple[list[int], int, list[int | None]]) -> None:
+    graph, text = full_graph(), as_text(drafted[0])
     assert len(set(graph.habits.tolist())) > 2
-    own = as_text(drafted[0])
-    earlier = as_text(SAID[3].before + SAID[3].tokens) + BREAK_CHARACTER
-    for name, text in (("copy", own), ("session", earlier)):
-        place = length = -1
-        for source, said, token, was_named in drive(name, drafted):
-            node = source.walk.node
-            place, length = place + 1, length + 1
-            if token is None or not was_named or text[place : place + 1] in ("", BREAK_CHARACTER):
-                place, length = naive_recall(text, as_text(said[-LOOK_BACK:]))
-            expected = text[place] if place >= 0 else BREAK_CHARACTER
-            assert source.token == (SILENT if expected == BREAK_CHARACTER else ord(expected))
-            if source.token != SILENT:
-                habit = int(graph.habits[node]) if name == "copy" and node != NO_NODE else 0
-                assert source.cell == habit * LENGTHS + LENGTH_OF[min(length, 63)]
-                assert text[: source._place].endswith(as_text(said[-min(length, 2) :]))
+    place = length = -1
+    for spoken, said, token, was_named in drive("copy", drafted):
+        place, length = place + 1, length + 1
+        if token is None or not was_named or place == len(text):
+            place, length = naive_recall(text, as_text(said[-LOOK_BACK:]))
+        assert spoken.token == (ord(text[place]) if place >= 0 else SILENT)
+        if spoken.token != SILENT:
+            habit = int(graph.habits[spoken.node]) if spoken.node != NO_NODE else 0
+            assert spoken.cell == habit * LENGTHS + LENGTH_OF[min(length, 63)]
+            assert text[: spoken.source._place].endswith(as_text(said[-min(length, 2) :]))
 
 
 def test_a_copy_reaches_to_the_end_of_its_text_and_begins_anew() -> None:
-    copy = Copy("copy", 100, [0])
+    copy = Copy([0])
     copy.recall.extend("abcxab")
     moment = Moment(0, ord("b"), "abcxab")
-    copy.start(moment)
-    drafted = []
+    voice, drafted = copy.start(moment), []
     for _ in range(9):
-        drafted.append(chr(copy.token))
+        drafted.append(chr(voice >> CELL_BITS))
         moment.said += drafted[-1]
-        copy.push(copy.token, moment)
+        voice = copy.push(voice >> CELL_BITS, moment)
     assert "".join(drafted) == "cxabcxabc"
 
 
@@ -158,7 +144,7 @@ def test_what_was_said_is_kept_whatever_list_comes(actions: list[tuple[str, list
     sources = Sources(full_graph())
     tokens = [7]
     sources.start(tokens, 0)
-    earlier, own = "", as_text(tokens)
+    own = as_text(tokens)
     for action, more in actions:
         if action == "grow":
             tokens.extend(more)
@@ -166,18 +152,11 @@ def test_what_was_said_is_kept_whatever_list_comes(actions: list[tuple[str, list
             del tokens[1 + len(more) :]
         else:
             tokens = [7, *more] if action == "other" else list(tokens)
-        if action in ("other", "equal") or len(tokens) < len(own):
-            earlier += own + BREAK_CHARACTER
         own = as_text(tokens)
         moment = sources.start(tokens, 3)
-        assert sources._own.recall.text == own and sources._earlier.recall.text == earlier
+        assert sources._own.recall.text == own
         assert (moment.anchor, moment.last, moment.said) == (3, tokens[-1], own[-LOOK_BACK:])
-        fresh = Sources(full_graph())
-        fresh._earlier.recall.extend(earlier)
-        fresh.start(list(tokens), 3)
-        assert [(s.token, s.token == SILENT or s.cell) for s in sources.all] == [
-            (s.token, s.token == SILENT or s.cell) for s in fresh.all
-        ]
+        assert moment.voices == Sources(full_graph()).start(list(tokens), 3).voices
 
 
 @given(st.integers(1, 11), st.integers(1, 11))
@@ -190,27 +169,21 @@ def test_a_text_can_be_read_bit_by_bit(first: int, second: int) -> None:
     moment = sources.start(whole, 1, second)
     expected = fresh.start(whole[:second], 1)
     assert (moment.last, moment.said) == (expected.last, expected.said)
-    assert [s.token for s in sources.all] == [s.token for s in fresh.all]
+    assert moment.voices == expected.voices
 
 
-def test_long_conversations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources_module, "SESSION", 100)
+def test_long_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources_module, "PROMPT", 50)
     random = np.random.default_rng(0)
-    sources, said = Sources(full_graph()), ""
+    sources, tokens = Sources(full_graph()), [1]
     for _ in range(40):
-        tokens = random.integers(0, FULL_VOCABULARY, size=20).tolist()
-        for _ in range(10):
-            sources.start(tokens, 0)
-            tokens.extend(random.integers(0, FULL_VOCABULARY, size=3).tolist())
-            assert len(sources._own.recall.text) <= 100 and len(sources._earlier.recall.text) <= 200
-        said += as_text(tokens[:-3][-len(sources._own.recall.text) :]) + BREAK_CHARACTER
-        earlier = sources._earlier.recall.text
-        assert earlier == (said[: -len(sources._own.recall.text) - 1])[-len(earlier) :] or not earlier
+        sources.start(tokens, 0)
+        tokens.extend(random.integers(0, FULL_VOCABULARY, size=7).tolist())
+        assert len(sources._own.recall.text) <= 100
 
 
 def test_only_the_sources_asked_for_are_asked_in_their_order() -> None:
-    for names in (["copy"], ["session", "path"], list(NAMES)):
+    for names in (["copy"], ["copy", "edge"], list(NAMES)):
         assert [s.name for s in Sources(full_graph(), names).all] == names
 
 
@@ -228,7 +201,7 @@ def test_any_id_can_be_drafted_and_copied(offset: int) -> None:
             tokens = [t + start for t in (*said.before, *said.tokens[:4])]
             moment = sources.start(tokens, said.labels[3], state=full_nodes().centroids[said.labels[3]])
             for token in said.tokens[4:]:
-                found.append([s.token if s.token == SILENT else s.token - start for s in sources.all])
+                found.append([v if v == SILENT else (v >> CELL_BITS) - start for v in moment.voices])
                 sources.push(token + start, moment)
         return found
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daari_mlx.graph.graph import Graph
-from daari_mlx.graph.source import NO_NODE
+from daari_mlx.graph.source import CELL_BITS, NO_NODE
 from daari_mlx.ground.accept import TEACHER
 from daari_mlx.ground.legible import fit, visible
 from daari_mlx.ground.types import FloatArray
@@ -70,7 +70,7 @@ def positions(graph: Graph) -> tuple[FloatArray, tuple[float, float]]:
 def draw_nodes(axes: Any, graph: Graph, words: Words | None, palette: Palette) -> None:
     """Dots, their steps, the legend of colours, and as many tokens as there is room for."""
     places, shares = positions(graph)
-    tokens, support = graph.walk[0], np.asarray(graph.support)
+    tokens, support = said_first(graph), np.asarray(graph.support)
     lines = _lines(axes, graph, places, palette)
     area = SMALLEST + (LARGEST - SMALLEST) * support / max(int(support.max()), 1)
     shades = dict(zip(commonest(graph), [*COLOURS, palette.ink], strict=False))
@@ -94,10 +94,15 @@ def draw_nodes(axes: Any, graph: Graph, words: Words | None, palette: Palette) -
     _labels(axes, places, tokens, order, words, palette)
 
 
+def said_first(graph: Graph) -> list[int]:
+    """The token of each node's top edge; -1 where it has none."""
+    return [voice >> CELL_BITS for voice in graph.walk[0][:-1]]
+
+
 def commonest(graph: Graph) -> list[int]:
     """The tokens that most states' nodes say first, at most eight, the commonest first."""
     states: Counter[int] = Counter()
-    for token, count in zip(graph.walk[0], graph.support.tolist(), strict=True):
+    for token, count in zip(said_first(graph), graph.support.tolist(), strict=True):
         if token >= 0:
             states[token] += count
     return [token for token, count in states.most_common(len(COLOURS) + 1) if count]
@@ -107,7 +112,7 @@ def _lines(axes: Any, graph: Graph, places: FloatArray, palette: Palette) -> int
     """Faint lines from nodes to where their first token leads, of the steps taken most often; returns how many."""
     from matplotlib.collections import LineCollection
 
-    target = np.array(graph.walk[2])
+    target = np.array(graph.walk[1][:-1])
     leading = np.flatnonzero((target != NO_NODE) & (target != np.arange(graph.size)))
     taken = graph.edge_probability[graph.edge_start[leading]] * graph.support[leading]
     chosen = leading[np.argsort(-taken, kind="stable")[:STEPS]]
@@ -120,7 +125,7 @@ def _legend(figure: Any, graph: Graph, shades: dict[int, str], words: Words | No
     """What each colour is, and how many states have it."""
     from matplotlib.lines import Line2D
 
-    tokens, support = np.array(graph.walk[0]), np.asarray(graph.support)
+    tokens, support = np.array(said_first(graph)), np.asarray(graph.support)
     groups = [(shade, _shown(token, words), tokens == token) for token, shade in shades.items()]
     groups.append((palette.source(TEACHER), "all others", ~np.isin(tokens, list(shades))))
     handles = [
