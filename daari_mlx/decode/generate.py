@@ -37,6 +37,7 @@ from daari_mlx.teacher.fingerprint import context_length
 from daari_mlx.teacher.kept import unchanged
 from daari_mlx.teacher.quirks import blocks_until
 from daari_mlx.teacher.rewind import cached_tokens
+from daari_mlx.teacher.tap import vocabulary_of
 
 
 def stream_generate(
@@ -105,6 +106,8 @@ def stream_generate(
     with unchanged(model):
         check_kv_quantisation(model, cache, kv_bits, kv_group_size)
         chosen, tap = choose_drafter(model, tokenizer, cache, statistics, known, drafter, num_draft_tokens)
+        vocabulary = 0 if chosen is None else vocabulary_of(model)
+        limit = blocks_until(model)
     ids = encode_prompt(tokenizer, prompt)
     options = Options(
         max_tokens=max_tokens,
@@ -112,7 +115,7 @@ def stream_generate(
         logits_processors=processors_for(logits_processors, ids, earlier, begun),
         prompt_progress_callback=prefill,
         context_length=context_length(model),
-        blocks_until=blocks_until(model),
+        blocks_until=limit,
         stream=stream,
         **caching.filling(),
     )
@@ -129,6 +132,7 @@ def stream_generate(
         statistics=statistics,
         earlier=earlier,
         whole=not isinstance(cache, OwnCache),
+        vocabulary=vocabulary,
     )
     responder = Responder(tokenizer, len(ids), max_tokens, statistics, stops, prefill)
     with wired(model, options.run_stream()):

@@ -30,6 +30,7 @@ def generate_step(
     statistics: Statistics,
     earlier: list[int] | None = None,
     whole: bool = False,
+    vocabulary: int | None = None,
 ) -> Generator[Emitted, None, None]:
     """Yield the teacher's own tokens, several a forward where the drafter was right.
 
@@ -48,6 +49,7 @@ def generate_step(
         earlier: the tokens that ``cache`` holds already, where they are known: the drafter reads them too.
         whole: afterwards the cache holds the prompt and all emitted tokens, as mlx-lm leaves it, and as many random
             numbers are used; else it holds all but the newest token, which may save a forward.
+        vocabulary: how many token ids the teacher knows; None finds out.
     """
     if drafter is None and can_drop_one(cache):
         yield from plain_steps(prompt, model, cache, options, statistics, whole)
@@ -56,7 +58,8 @@ def generate_step(
     quantise = options.quantise if options.kv_bits is not None else None
     row = Row(model, cache, judge, tap=tap, quantise=quantise, stream=options.run_stream(), whole=whole)
     state = row.read(prompt[:-1], options.prefill_step_size, options.report(len(prompt)))
-    vocabulary = 0 if drafter is None else vocabulary_of(model)
+    if vocabulary is None:
+        vocabulary = 0 if drafter is None else vocabulary_of(model)
     cached = cached_tokens(cache)
     answer = Answer(prompt, options, drafter, vocabulary, statistics, cached=cached, earlier=earlier, state=state)
     quiet: tuple[type[Exception], ...] = ()

@@ -54,6 +54,10 @@ def blocks_until(model: nn.Module) -> int | None:
     plamo3 lets a row see one token more in a block than its sliding window keeps; a rotary embedding with dynamic
     scaling turns every row of a forward by the length at its end, once that exceeds the trained one.
     """
+    return keep(model, "blocks_until", lambda: _block_limit(model))
+
+
+def _block_limit(model: nn.Module) -> int | None:
     limits = []
     for _, module in model.named_modules():
         names = _names(module)
