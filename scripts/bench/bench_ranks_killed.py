@@ -1,12 +1,13 @@
-"""Kill a rank of a launch at random moments: one JSON line for each number of ranks and way to launch them.
+"""Kill a rank of a launch at random moments: one JSON line for each number of ranks.
 
     nice python scripts/bench/bench_ranks_killed.py [N=30] [--ranks 2 3] [--seed 0] [--rows 120]
 
-Each trial extracts with the tiny teacher of the tests on several ranks and ends one of them, drawn by chance, by
-SIGKILL. Ranks are launched by mlx.launch, which ends the others by SIGTERM (the moment is drawn over the whole life of
-a rank), and by hand, where nobody does (from the moment on when the ranks have met). The trial is sound when every rank
-ends within a minute, with a message and a status that is not 0, unless its part was done, and when one process then
-goes on in the folder to the bytes of a run that nobody disturbed.
+Each trial extracts with the tiny teacher of the tests on several ranks and ends one of them by SIGKILL: which one, and
+when, is drawn by chance. A moment is a stage of the work and up to half a second more. Every other launch is made by
+mlx.launch in one folder, where the others are ended by SIGTERM too, the rest by hand, where nobody ends them, with a
+folder for each rank, so that files go over the network in the end. The trial is sound when every rank ends within a
+minute, with a message and a status that is not 0, unless its part was done, and when one process then goes on in the
+folder of rank 0 to the bytes of a run that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from daari_mlx.compile.workdir import Workdir
 from daari_mlx.cost.probe import chip
@@ -36,16 +37,25 @@ ROOT = Path(__file__).resolve().parents[2]
 TEACHER = ROOT / "tests" / "tiny_teacher"
 LAUNCHER = [sys.executable, "-c", "from mlx._distributed_utils.launch import main; main()", "--backend", "ring"]
 HANGS = 60.0  # seconds after which a rank that has not ended hangs
+PART, SAMPLE = 2, 60  # small shards, so that a kill has many places to hit
 TOLD = ("start the same launch again", "the same command resumes")
 
 
-def child(folder: Path, options: list[str]) -> None:
-    """One rank: ``daari-mlx extract`` with small shards, whose process id and whose having met can be seen."""
-    from daari_mlx.cli import main as cli
-    from daari_mlx.compile import answers, extract
+def extract(work: str | Path, data: Path, *, standalone: bool = False) -> None:
+    """``daari-mlx extract`` with small shards; ``standalone`` ends the process with its status."""
+    from daari_mlx.cli.main import app
+    from daari_mlx.compile import extract
+
+    options = ["--model", str(TEACHER), "--data", str(data), "--workdir", str(work)]
+    with patch.multiple(extract, PART=PART, SAMPLE_STATES=SAMPLE):
+        app(["extract", *options], standalone_mode=standalone)
+
+
+def child(folder: Path, work: str, data: Path) -> None:
+    """One rank; files in ``folder`` show its process id and that the ranks have met."""
     from daari_mlx.teacher import peers
 
-    rank = os.environ.get("MLX_RANK", "0")
+    rank = os.environ["MLX_RANK"]
     (folder / f"pid{rank}").write_text(f"{os.getpid()}\n")
     meet = peers.Watched.meet
 
@@ -55,16 +65,16 @@ def child(folder: Path, options: list[str]) -> None:
         return missing
 
     peers.Watched.meet = seen  # type: ignore[method-assign]
-    extract.PART, extract.SAMPLE_STATES, answers.PART = 2, 60, 3
-    sys.argv[1:] = ["extract", *options]
-    cli.main()
+    extract(work.replace("RANK", rank), data, standalone=True)
 
 
 @dataclass
 class Launch:
-    """Some ranks at work, by hand or by mlx.launch.
+    """Some ranks at work.
 
     Attributes:
+        folder: its own.
+        by_hand: without mlx.launch, each rank with a workdir of its own.
         processes: the ranks by number, or the launcher.
         logs: what they print.
     """
@@ -75,14 +85,17 @@ class Launch:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     logs: list[Path] = field(default_factory=list)
 
-    def start(self, work: Path, data: Path) -> None:
+    @property
+    def work(self) -> Path:
+        """The workdir of rank 0."""
+        return self.folder / "work0"
+
+    def start(self, data: Path) -> None:
         """Begin the extraction."""
-        options = ["--model", str(TEACHER), "--data", str(data), "--workdir", str(work)]
-        command = [sys.executable, __file__, "--child", str(self.folder), *options]
+        self.folder.mkdir()
+        work = self.work.with_name("workRANK") if self.by_hand else self.work
+        command = [sys.executable, __file__, "--child", str(self.folder), str(work), str(data)]
         first = free_ports(self.ranks)
-        if self.ranks == 1:
-            self._start(command, {})
-            return
         if not self.by_hand:
             self._start([*LAUNCHER, "-n", str(self.ranks), "--starting-port", str(first), "--", *command], {})
             return
@@ -94,22 +107,16 @@ class Launch:
     def _start(self, command: list[str], environment: dict[str, str]) -> None:
         log = self.folder / f"log{len(self.logs)}"
         with log.open("wb") as out:
+            streams: Any = {"stdin": subprocess.PIPE, "stdout": out, "stderr": subprocess.STDOUT}
             self.processes.append(
-                subprocess.Popen(
-                    command,
-                    env=os.environ | environment,
-                    stdin=subprocess.PIPE,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    process_group=0,
-                )
+                subprocess.Popen(command, env=os.environ | environment, process_group=0, **streams)  # type: ignore[call-overload]
             )
         self.logs.append(log)
 
-    def await_file(self, name: str) -> None:
-        """Until a rank has made a file, or all have ended."""
-        while not (self.folder / name).exists() and any(process.poll() is None for process in self.processes):
-            time.sleep(0.002)
+    def wait_for(self, *patterns: str) -> None:
+        """Until there are such files, or all ranks have ended."""
+        while not all(any(self.folder.glob(p)) for p in patterns) and any(p.poll() is None for p in self.processes):
+            time.sleep(0.005)
 
     def kill(self, rank: int) -> bool:
         """End a rank; False where it has ended."""
@@ -154,6 +161,16 @@ def free_ports(count: int) -> int:
             return first
 
 
+def stages(rows: int, ranks: int, *, by_hand: bool) -> list[tuple[str, ...]]:
+    """Files that show how far a launch has come. By hand, ranks that have not met may wait for those to come."""
+    met = tuple(f"met{rank}" for rank in range(ranks))
+    shards = -(-rows // PART)
+    begun = [] if by_hand else [tuple(f"pid{rank}" for rank in range(ranks))]
+    named = ["extract.json", "layout.json", "projection.safetensors"]
+    named += [f"shards/{shards * k // 6 - (k > 0):05}.safetensors" for k in range(7)]
+    return [*begun, met, *((*met, f"work*/{name}") for name in named)]
+
+
 def left_by(work: Path) -> dict[str, bytes]:
     """All files of an extraction but the record of its seconds and ranks."""
     found = {str(p.relative_to(work)): p.read_bytes() for p in work.rglob("*") if p.is_file()}
@@ -161,17 +178,12 @@ def left_by(work: Path) -> dict[str, bytes]:
     return found
 
 
-def trials(
-    count: int, ranks: int, *, by_hand: bool, rows: int, seed: int, within: float | None = None
-) -> dict[str, Any]:
+def trials(count: int, ranks: int, *, rows: int, seed: int) -> dict[str, Any]:
     """Kill a rank ``count`` times.
 
-    Args:
-        within: the seconds from which a moment is drawn; None for those that an undisturbed launch takes.
-
     Returns:
-        ``tried``, ``sound``, ``hung``, ``finished_before`` (the kill came too late), ``seconds_to_the_end`` (from the
-        kill to the last rank's end: median and most), ``failures``.
+        ``tried``, ``by_hand`` of them, ``sound``, ``hung``, ``finished_before`` (the kill came too late),
+        ``seconds_to_the_end`` (from the kill to the last rank's end: median and most), ``failures``.
     """
     sys.path.insert(0, str(ROOT / "tests"))
     from graphs import write_rows
@@ -179,100 +191,80 @@ def trials(
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_rows(folder / "train.jsonl", rows, seed=9)
-        whole = next(_launches(folder / "whole", 1, by_hand=False))
-        whole.start(folder / "reference", folder / "train.jsonl")
-        if not whole.end(600):
-            raise SystemExit("The run that nobody stops did not end.")
+        data = folder / "train.jsonl"
+        write_rows(data, rows, seed=9)
+        with quiet():
+            extract(folder / "reference", data)
         reference, late, waited = left_by(folder / "reference"), 0, []
         failures: list[dict[str, Any]] = []
-        lasts = _length(folder, ranks, by_hand) if within is None else within
-        for trial, launch in zip(range(count), _launches(folder / "trial", ranks, by_hand=by_hand), strict=False):
-            work, victim, moment = folder / f"work{trial}", chance.randrange(ranks), chance.uniform(0, lasts)
-            launch.start(work, folder / "train.jsonl")
-            for rank in range(ranks):
-                launch.await_file(f"met{rank}" if by_hand else f"pid{rank}")
+        for trial in range(count):
+            launch = Launch(folder / f"trial{trial}", ranks, by_hand=trial % 2 == 0)
+            victim, moment = chance.randrange(ranks), chance.uniform(0, 0.5)
+            stage = chance.choice(stages(rows, ranks, by_hand=launch.by_hand))
+            launch.start(data)
+            launch.wait_for(f"pid{victim}")
+            launch.wait_for(*stage)
             time.sleep(moment)
             killed, begun = launch.kill(victim), time.monotonic()
             ended = launch.end(HANGS)
             late += not killed
             if killed:
                 waited.append(time.monotonic() - begun)
-            wrong = _wrong(launch, work, victim if killed else -1) if ended else "hung"
-            if not wrong and not killed and not Workdir(work).is_finished():
-                wrong = "ended by itself"
-            wrong = wrong or _resumed(folder, trial, work, reference)
-            if wrong:
+            if wrong := (_wrong(launch, victim, killed) if ended else "hung") or _resumed(launch.work, data, reference):
                 logs = [log.read_text(errors="replace")[-1000:] for log in launch.logs]
-                failures.append({"trial": trial, "rank": victim, "moment": moment, "wrong": wrong, "logs": logs})
+                failures.append({"trial": trial, "rank": victim, "stage": stage, "wrong": wrong, "logs": logs})
     return {
         "measurement": "ranks killed",
         "ranks": ranks,
-        "launched": "by hand" if by_hand else "mlx.launch",
         "tried": count,
+        "by_hand": -(-count // 2),
         "sound": count - len(failures),
         "hung": sum(f["wrong"] == "hung" for f in failures),
         "finished_before": late,
         "seconds_to_the_end": {"median": statistics.median(waited), "most": max(waited)} if waited else None,
-        "moments_within_seconds": lasts,
         "failures": failures,
     }
 
 
-def _launches(folder: Path, ranks: int, *, by_hand: bool) -> Iterator[Launch]:
-    """Launches with folders of their own."""
-    number = 0
-    while True:
-        own = folder / f"{number}"
-        own.mkdir(parents=True)
-        yield Launch(own, ranks, by_hand)
-        number += 1
-
-
-def _length(folder: Path, ranks: int, by_hand: bool) -> float:
-    """The seconds in which an undisturbed launch may be killed."""
-    launch = next(_launches(folder / "length", ranks, by_hand=by_hand))
-    work = folder / "length_work"
-    launch.start(work, folder / "train.jsonl")
-    for rank in range(ranks):
-        launch.await_file(f"met{rank}" if by_hand else f"pid{rank}")
-    begun = time.monotonic()
-    if not launch.end(600) or not Workdir(work).is_finished():
-        raise SystemExit("The launch that nobody disturbs did not end well.")
-    return time.monotonic() - begun
-
-
-def _wrong(launch: Launch, work: Path, victim: int) -> str:
+def _wrong(launch: Launch, victim: int, killed: bool) -> str:
     """What is wrong with how the ranks ended; empty for nothing."""
-    if not launch.by_hand:
-        told = launch.logs[0].read_text(errors="replace")
-        return "a traceback" if "Traceback" in told else ""
-    for rank, (process, log) in enumerate(zip(launch.processes, launch.logs, strict=True)):
+    finished = Workdir(launch.work).is_finished()
+    if not killed and not finished:
+        return "ended by itself"
+    for rank, log in enumerate(launch.logs):
         told = log.read_text(errors="replace")
         if "Traceback" in told:
-            return f"a traceback of rank {rank}"
-        if rank != victim and process.returncode != 0 and not any(words in told for words in TOLD):
-            return f"rank {rank} ended by {process.returncode} without a message"
-    if launch.processes[0].returncode == 0 and not Workdir(work).is_finished():
-        return "rank 0 ended by 0 before the work was done"
+            return f"a traceback, in log {rank}"
+        status = launch.processes[rank].returncode
+        if not launch.by_hand or rank == victim:
+            continue
+        if status != 0 and not any(words in told for words in TOLD):
+            return f"rank {rank} ended by {status} without a message"
+        if status == rank == 0 and not finished:
+            return "rank 0 ended by 0 before the work was done"
     return ""
 
 
-def _resumed(folder: Path, trial: int, work: Path, reference: dict[str, bytes]) -> str:
+def _resumed(work: Path, data: Path, reference: dict[str, bytes]) -> str:
     """What is wrong with the folder after one process went on in it."""
-    alone = next(_launches(folder / f"resumed{trial}", 1, by_hand=False))
-    alone.start(work, folder / "train.jsonl")
-    if not alone.end(600):
-        return "the resumed run did not end"
+    with quiet():
+        extract(work, data)
     left = left_by(work)
     other = sorted(name for name in left.keys() | reference.keys() if left.get(name) != reference.get(name))
     return f"other bytes: {', '.join(other)}" if other else ""
 
 
+@contextlib.contextmanager
+def quiet() -> Any:
+    """Nothing is printed."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield
+
+
 def main() -> None:
     """Run the trials and print their JSON lines."""
     if sys.argv[1:2] == ["--child"]:
-        child(Path(sys.argv[2]), sys.argv[3:])
+        child(Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", nargs="?", type=int, default=30)
@@ -280,14 +272,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # another number of threads rounds otherwise
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     record = {"command": " ".join(["python", *sys.argv]), "commit": commit, "device": chip(), "versions": versions()}
     sound = True
     for ranks in args.ranks:
-        for by_hand in (False, True):
-            found = trials(args.trials, ranks, by_hand=by_hand, rows=args.rows, seed=args.seed)
-            sound &= found["sound"] == found["tried"]
-            print(json.dumps({**found, **record}), flush=True)
+        found = trials(args.trials, ranks, rows=args.rows, seed=args.seed)
+        sound &= found["sound"] == found["tried"]
+        print(json.dumps({**found, **record}), flush=True)
     sys.exit(not sound)
 
 
