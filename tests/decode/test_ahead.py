@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
-from zoo import CONFIGS, Oracle, build, plain_tokens
+from zoo import CONFIGS, VOCABULARY, Oracle, build, plain_tokens
 
 from daari_mlx.decode.answer import MAX_STATES
 from daari_mlx.decode.emitted import Emitted
@@ -57,6 +57,7 @@ def steps_of(model: Any, drafter: Any, cache: list[Any], statistics: Statistics 
         drafter=drafter,
         tap=tap_model(model)[0] if drafter else None,
         statistics=statistics or Statistics(),
+        vocabulary=VOCABULARY,
     )
 
 

@@ -125,13 +125,14 @@ def test_equal_centroids_give_the_first() -> None:
     assert nodes.label(np.array([[5, 5], [0, 0]], np.float32)).tolist() == [0, 0]
 
 
-def test_anchor_is_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One routine, so that nodes cannot drift apart from their re-anchoring."""
-    nodes = random_nodes(5)
-    seen = []
-    monkeypatch.setattr(Nodes, "label", lambda self, reduced: seen.append(reduced.shape) or np.array([3], np.int32))
-    assert nodes.anchor(states_of(0, 1)[0])[0] == 3
-    assert seen == [(1, WIDTH)]
+@pytest.mark.parametrize("count", [1, 5, 300, 5000])
+def test_anchors_are_labels(count: int) -> None:
+    """A state alone is reduced and compared by quicker products; its node is the one that a corpus gives it."""
+    nodes, states = random_nodes(count), states_of(3, 400)
+    labels = nodes.label(nodes.projection(states))
+    anchors = [nodes.anchor(state) for state in states]
+    assert [node for node, _ in anchors] == labels.tolist()
+    np.testing.assert_allclose([reduced for _, reduced in anchors], nodes.projection(states), rtol=1e-4, atol=1e-5)
 
 
 def test_labels_while_decoding_are_those_of_compilation(compiled) -> None:

