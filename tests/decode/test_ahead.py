@@ -72,7 +72,8 @@ def calls_of(module: Any, fail_at: int = 0) -> Iterator[list[int]]:
             raise ZeroDivisionError
         return cls.__call__(self, x, *args, **kwargs)
 
-    module.__class__ = type(cls.__name__, (cls,), {"__call__": call})
+    own = {"__call__": call, "__module__": "daari_mlx.teacher.tests"}  # as a tap's: it is no change of the model
+    module.__class__ = type(cls.__name__, (cls,), own)
     try:
         yield rows
     finally:
