@@ -25,6 +25,11 @@ _BLOCKS_DIFFER = {
     "olmo.TransformerBlock": "mlx-lm adds the name of its mask to the scores, so every forward of several tokens fails",
     "phi3small.Attention": "its sparse layers add a mask of true and false, so a row sees other tokens in a block",
 }
+# classes whose rows come out differently beside a row of another length, where a short trial would not show it
+_ROWS_DIFFER = {
+    "minimax_m3_vl.Attention": "its sparse attention counts the blocks nearest to a token from the end of the longest "
+    "row, so in a long context a shorter row sees other tokens",
+}
 _ATTRIBUTE = "_daari_opened"  # where a model keeps which of its modules were opened
 _ours = threading.local()
 
@@ -39,13 +44,30 @@ def _refusal(model: nn.Module) -> str | None:
         _open(model)  # modules that came since, which no forward looks for
     for name in _classes(model):
         if name in _BLOCKS_DIFFER:
-            return f"{_model_type(model)}: {_BLOCKS_DIFFER[name]}"
+            return f"{model_type(model)}: {_BLOCKS_DIFFER[name]}"
     for module in _unopened(model):
         return (
-            f"{_model_type(model)}: a block makes {type(module).__name__} expand its whole latent cache, and how to "
+            f"{model_type(model)}: a block makes {type(module).__name__} expand its whole latent cache, and how to "
             "avoid that is not known for this version of mlx-lm"
         )
     return None
+
+
+def refuses_unlike_rows(model: nn.Module) -> str | None:
+    """Why rows of unlike lengths cannot share a forward of this model, as far as it is known by name, or None."""
+    for name in _classes(model):
+        if name in _ROWS_DIFFER:
+            return f"{model_type(model)}: {_ROWS_DIFFER[name]}"
+    return None
+
+
+def mask_axes(model: nn.Module) -> int:
+    """How many axes of 1 its attention wants between the rows and the columns of a mask ``(B, …, m, tokens)``.
+
+    gemma2 computes its scores by groups of heads, ``(B, groups, heads, m, tokens)``.
+    """
+    grouped = (m.repeats > 1 for _, m in model.named_modules() if "gemma2.Attention" in _names(m))
+    return 2 if any(grouped) else 1
 
 
 def blocks_until(model: nn.Module) -> int | None:
@@ -194,7 +216,8 @@ class _Opener(ast.NodeTransformer):
         return node
 
 
-def _model_type(model: nn.Module) -> str:
+def model_type(model: nn.Module) -> str:
+    """The name of the model's architecture."""
     return str(getattr(model, "model_type", None) or type(model).__module__.rsplit(".", 1)[-1])
 
 

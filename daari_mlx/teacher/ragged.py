@@ -14,7 +14,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.teacher.quirks import forward_rows
+from daari_mlx.teacher.quirks import forward_rows, mask_axes
 from daari_mlx.teacher.ragged_arrays import RaggedArrays
 from daari_mlx.teacher.ragged_kv import RaggedKV
 from daari_mlx.teacher.ragged_window import RaggedWindow
@@ -47,6 +47,7 @@ class RaggedCache:
         self.cache: Cache = [_ragged(item) for item in single]
         self._parts = list(leaves(self.cache))
         self._restores = any(isinstance(part, RaggedArrays) for part in self._parts)
+        self._axes = mask_axes(model)
         self._lengths: list[int] = []
         self.owed: list[list[int]] = []
         self._blocks: list[list[int]] | None = None  # of the forward that is not settled
@@ -180,19 +181,22 @@ class RaggedCache:
         """
         self._settled("run a forward")
         fed = [owed + block for owed, block in zip(self.owed, blocks, strict=True)]
-        span = Span(list(self._lengths), [len(tokens) for tokens in fed])
+        span = Span(self._lengths, [len(tokens) for tokens in fed], self._axes)
         if not any(blocks):
             raise ValueError("every block is empty: there is nothing to run.")
         self._blocks = blocks
         try:
             for part in self._parts:
                 part.begin(span)
-            # padding repeats the row's own last token: an ordinary input, whose results are never looked at
-            inputs = mx.array([t + [t[-1] if t else 0] * (span.width - len(t)) for t in fed], dtype=mx.uint32)
+            inputs = mx.array([t + [self._filler(t)] * (span.width - len(t)) for t in fed], dtype=mx.uint32)
             return self._run(inputs, [len(owed) for owed in self.owed], max(map(len, blocks)))
         except BaseException:
             self._undo()
             raise
+
+    def _filler(self, tokens: list[int]) -> int:
+        """Padding repeats the row's own last token: an ordinary input, whose results are never looked at."""
+        return tokens[-1] if tokens else 0
 
     def _run(self, inputs: mx.array, first: list[int], width: int) -> tuple[mx.array, mx.array | None]:
         """The forward, of which each row's columns count from ``first`` on."""

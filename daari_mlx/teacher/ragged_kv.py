@@ -195,8 +195,9 @@ class RaggedKV:
 
     def _scatter(self, keys: mx.array, values: mx.array, places: mx.array) -> None:
         assert self.keys is not None and self.values is not None
-        self.keys[self.span.rows, :, places] = keys.swapaxes(1, 2)
-        self.values[self.span.rows, :, places] = values.swapaxes(1, 2)
+        for storage, new in ((self.keys, keys), (self.values, values)):
+            if new.size:  # MLX dies of writing nothing, and some layers keep values of width 0
+                storage[self.span.rows, :, places] = new.swapaxes(1, 2)
 
     def _tokens(self, single: Any, length: int) -> Arrays:
         return [single.keys[..., :length, :], single.values[..., :length, :]]

@@ -16,6 +16,7 @@ class Span:
     Args:
         lengths: how many tokens of each row the cache holds.
         fed: how many columns of each row are tokens; the others, on the right, are padding.
+        axes: how many axes of 1 masks have for the heads.
 
     Attributes:
         width: m, how many columns the forward has.
@@ -24,8 +25,8 @@ class Span:
         padded: some row has fewer tokens than columns.
     """
 
-    def __init__(self, lengths: list[int], fed: list[int]) -> None:
-        self.lengths, self.fed = lengths, fed
+    def __init__(self, lengths: list[int], fed: list[int], axes: int = 1) -> None:
+        self.lengths, self.fed, self._axes = lengths, fed, axes
         self.width, self.longest = max(fed, default=0), max(lengths, default=0)
         self.level = min(lengths, default=0) == self.longest
         self.padded = min(fed, default=0) < self.width
@@ -70,7 +71,7 @@ class Span:
             positions = self.positions(written, count)[..., None]
             tokens = mx.arange(self.longest + written + count)
             mask = tokens <= positions
-            return (mask if window is None else mask & (tokens > positions - window))[:, None]
+            return self._headed(mask if window is None else mask & (tokens > positions - window))
 
         return self._keep(("mask", written, count, window), sees)
 
@@ -83,9 +84,12 @@ class Span:
             places = mx.arange(min(room, self.longest + written + count))
             held = (last - (last - places) % room)[:, None]  # (B, 1, places): the newest position that lies there
             positions = positions[..., None]
-            return ((held >= 0) & (held <= positions) & (held > positions - window))[:, None]
+            return self._headed((held >= 0) & (held <= positions) & (held > positions - window))
 
         return self._keep(("ring", written, count, window, room), sees)
+
+    def _headed(self, mask: mx.array) -> mx.array:
+        return mx.expand_dims(mask, tuple(range(1, self._axes + 1)))
 
     def _keep(self, key: Any, make: Any) -> Any:
         if key not in self._kept:
