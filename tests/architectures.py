@@ -241,6 +241,23 @@ def names() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(mlx_lm.models.__path__) if m.name not in PARTS)
 
 
+# what mlx-lm itself cannot run here, and why
+BROKEN = {"olmo": "it needs the package hf_olmo, and any forward of several tokens fails"}
+if not mx.metal.is_available():
+    BROKEN |= dict.fromkeys(("bitnet", "muse_spark"), "it has a kernel for Metal and nothing in its place")
+# what runs, and whose rows in a block are not those of single tokens
+REFUSED = {"phi3small": "its sparse layers add a boolean mask"}
+# what rounds inside the model: by a hair's breadth of rounding a value may fall to the next step, in mlx-lm alone too
+# when it reads the same tokens in blocks of another size; so in float32 near-ties may break otherwise
+ROUNDED = {
+    "afm7": "it rounds keys and values to 8 bits",
+    "deepseek_v41": "it rounds keys, values and queries to 8 or 4 bits",
+    "muse_spark": "it rounds states to bfloat16",
+    "prism_hadamard_qwen35": "it rounds what its packed layers give to float16",
+}
+WORKING = [name for name in names() if name not in BROKEN and name not in REFUSED]
+
+
 def filled(arguments: type, own: dict[str, Any]) -> dict[str, Any]:
     """The fields of a dataclass of arguments by ``SIZES``, and ``own``."""
     known = {f.name: SIZES[f.name] for f in dataclasses.fields(arguments) if f.name in SIZES}

@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from architectures import PARTS, WINDOW, build, names
+from architectures import BROKEN, PARTS, REFUSED, ROUNDED, WINDOW, WORKING, build, names
 from mlx_lm.models.cache import make_prompt_cache
 from zoo import Oracle, plain_tokens
 
@@ -29,18 +29,8 @@ from daari_mlx.teacher.tap import tap_model
 PROMPT = [3, 17, 42, 99, 5, 64, 7]
 LENGTH, AFTER = 120, 8  # far past the windows of 16
 
-# what mlx-lm itself cannot run here, and why
-BROKEN = {"olmo": "it needs the package hf_olmo, and any forward of several tokens fails"}
-if not mx.metal.is_available():
-    BROKEN |= dict.fromkeys(("bitnet", "muse_spark"), "it has a kernel for Metal and nothing in its place")
-# what runs, and whose rows in a block are not those of single tokens
-REFUSED = {"phi3small": "its sparse layers add a boolean mask"}
-# right greedy tokens, states that are rounded to bfloat16 or 4 bits inside the model
-ROUNDED = {"muse_spark", "deepseek_v41"}
 # caches that cannot be restored from references: none
 UNRESTORED: dict[str, str] = {}
-
-WORKING = [name for name in names() if name not in BROKEN and name not in REFUSED]
 
 
 class Blocks(Oracle):
