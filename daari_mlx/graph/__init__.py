@@ -1,5 +1,5 @@
-"""The graph: a labelled corpus → tables, a folder ⇄ tables, and the look-ups that a walk needs.
+"""The graph: tables ⇄ a folder, and the look-ups that a walk needs.
 
-``build`` makes a ``Graph`` of nodes and a labelled corpus, ``calibrate`` and ``arbiter`` say how far its sources can be
-trusted, ``sources`` walk it, ``artifact`` writes and reads its folder. Arrays in, arrays out: no model, no mlx-lm.
+``graph.Graph`` holds the tables, ``sources`` walk them, ``arbiter`` says how likely each named token is, ``artifact``
+writes and reads the folder and holds it against a teacher. Arrays in, arrays out; ``compile`` makes them.
 """
