@@ -19,6 +19,7 @@ from daari_mlx.chat.screen import AnswerText, in_lines, plain, prefill_line, qui
 from daari_mlx.chat.session import NO_TEMPLATE, Engine, Session, StoppedBeforeAnswer
 from daari_mlx.cost.probe import cache_dir
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import is_text
 
 if TYPE_CHECKING:
     from daari_mlx.decode.responses import GenerationResponse
@@ -82,6 +83,8 @@ def chat(
 
 def _done(session: Session, line: str) -> bool:
     """Do what a line says; whether the chat is over."""
+    if not is_text(line):
+        raise DaariError("That has bytes that are no UTF-8, nothing is sent: type it anew.")
     command, words = chat_commands.read_line(line, interactive=session.interactive)
     if command is not None:
         try:
@@ -95,10 +98,6 @@ def _done(session: Session, line: str) -> bool:
 
 def _turn(session: Session, message: str) -> None:
     """Ask and print one answer; what was said grows by both, or stays as it was where no token of an answer came."""
-    try:
-        message.encode()
-    except UnicodeEncodeError as error:
-        raise DaariError("The message has bytes that are no UTF-8, nothing is sent: type them anew.") from error
     turns = session.conversation.turns
     turns.append({"role": "user", "content": message})
     shown, last, stopped = AnswerText(session.engine.tokenizer, drafts=session.drafts), None, False

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from daari_mlx.chat.commands import COMMANDS, as_message
 from daari_mlx.chat.history import History
 from daari_mlx.chat.screen import quiet
-from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.stdin import read_lines
 from daari_mlx.show.shades import is_dumb
 
 PROMPT, MORE = "> ", "... "
@@ -23,12 +23,9 @@ def piped() -> Iterator[str]:
     """The lines of stdin.
 
     Raises:
-        DaariError: they are no UTF-8.
+        DaariError: they are no text.
     """
-    try:
-        yield from (line.rstrip("\r\n") for line in sys.stdin)
-    except UnicodeDecodeError as error:
-        raise DaariError(f"The piped text is no {error.encoding.upper()}: {error.reason}.") from error
+    return read_lines("chat")
 
 
 def typed(history: History) -> Iterator[str]:

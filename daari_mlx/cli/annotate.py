@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -113,8 +111,6 @@ def _row(rows_name: RowsName, idx: int, teacher: Teacher) -> Prompt:
 
 def _printer(screen: Screen | None, asked: Prompt, words: Any) -> Callable[[dict[str, Any]], None]:
     """What prints each record as it comes; the prompt is told with the first, so that a refusal leaves stdout empty."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # signs that the terminal's encoding lacks are escaped
     if screen is None:
         return lambda record: print(report.as_json(record | _source(record, asked)), flush=True)
     told = False

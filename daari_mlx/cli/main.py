@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 import typer
 
 from daari_mlx import __version__
 from daari_mlx.cli import annotate, answer, bench, compile, hub, inspect, merge, plot, tier
-from daari_mlx.cli.shell import Command
+from daari_mlx.cli.shell import Command, interrupts_unsaid, open_streams
 
 app = typer.Typer(
     name="daari-mlx",
@@ -53,5 +55,10 @@ for _command in (
 
 
 def main() -> None:
-    """The console script; ends the process with the exit status."""
-    app(prog_name="daari-mlx")
+    """Run the command line; ends the process with the exit status."""
+    open_streams()  # before help is printed
+    interrupts_unsaid()
+    try:
+        app(prog_name="daari-mlx")
+    finally:  # all is told: what is left is Python's own end, which a further Ctrl-C may cut short
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

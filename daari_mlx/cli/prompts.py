@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import unescaped
+from daari_mlx.ground.stdin import read_all
 from daari_mlx.text.template import ChatTemplate
 
 QUERY = "<query>"  # mlx-lm's own mark: what a template puts before it is in the saved cache already
@@ -14,7 +14,7 @@ QUERY = "<query>"  # mlx-lm's own mark: what a template puts before it is in the
 
 def read_prompt(prompt: str) -> str:
     """The words of ``--prompt``: ``"-"`` reads stdin, ``\\n`` and ``\\t`` are taken as written in a shell."""
-    return sys.stdin.read() if prompt == "-" else unescaped(prompt)
+    return read_all("prompt") if prompt == "-" else unescaped(prompt)
 
 
 def encode(

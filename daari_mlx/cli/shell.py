@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from io import TextIOWrapper
+from types import TracebackType
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
 
+from daari_mlx.cli.words import check_bytes, check_values
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.show import report
 
@@ -20,6 +23,13 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Command(TyperCommand):
     """A command whose mistakes end in one line on stderr instead of a traceback."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words; what no option can mean is a usage error."""
+        check_bytes(args)
+        rest = super().parse_args(ctx, args)
+        check_values(ctx, self.params)
+        return rest
+
     def invoke(self, ctx: Any) -> Any:
         """Run it; exit 1 with ``error: ...`` for what the user can mend, 130 for Ctrl-C."""
         open_streams()
@@ -29,29 +39,20 @@ class Command(TyperCommand):
             return result
         except DaariError as error:
             _fail(str(error))
-        except ImportError as error:
-            if not lacks_backend(error):
-                raise
-            _fail(f"MLX cannot start ({error}): install daari-mlx[cpu], or [cuda12] or [cuda13] for a GPU.")
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            if error.filename is None and error.errno in NO_ROOM:
-                _leave_unsaid()
-                _fail(f"What this run writes, or prints, finds no room: {error.strerror}. Make some and run it again.")
-            if error.filename is None:
-                raise
-            _fail(f"{error.filename}: {error.strerror}")
         except KeyboardInterrupt:
-            resumes = ctx.info_name in RESUMES
-            report.note("\nStopped. What is done is kept: the same command resumes." if resumes else "\nStopped.")
-            raise typer.Exit(130) from None
+            _stop(ctx.info_name)
+        except Exception as error:
+            if interrupted(error):  # an extension module that is being initialised makes an ImportError of a Ctrl-C
+                _stop(ctx.info_name)
+            _tell(error)
+            raise
 
 
 def open_streams() -> None:
-    """Let those of stdin, stdout and stderr that were closed lead nowhere.
+    """Let those of stdin, stdout and stderr that were closed lead nowhere, and escape what the others cannot show.
 
-    The next file would take the number of a closed one, which MLX takes for no file at all, and be printed to.
+    The next file would take the number of a closed one, which MLX takes for no file at all, and be printed to. A
+    terminal of another encoding than UTF-8 gets ``\\u0ca6`` for what that lacks.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -60,6 +61,8 @@ def open_streams() -> None:
             except OSError:
                 os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
             setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115  as long as the process
+        elif number and isinstance(stream := getattr(sys, name), TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _leave_unsaid() -> None:
@@ -72,6 +75,49 @@ def _leave_unsaid() -> None:
 def _fail(message: str) -> NoReturn:
     report.note(f"error: {message}")
     raise typer.Exit(1)
+
+
+def _tell(error: Exception) -> None:
+    """End with one line where somebody can mend it."""
+    if isinstance(error, ImportError) and lacks_backend(error):
+        _fail(f"MLX cannot start ({error}): install daari-mlx[cpu], or [cuda12] or [cuda13] for a GPU.")
+    if not isinstance(error, OSError) or isinstance(error, BrokenPipeError):
+        return
+    if error.filename is not None:
+        _fail(f"{error.filename}: {error.strerror}")
+    if error.errno in NO_ROOM:
+        _leave_unsaid()
+        _fail(f"What this run writes, or prints, finds no room: {error.strerror}. Make some and run it again.")
+
+
+def _stop(command: str) -> NoReturn:
+    resumes = command in RESUMES
+    report.note("\nStopped. What is done is kept: the same command resumes." if resumes else "\nStopped.")
+    raise typer.Exit(130) from None
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Whether an error came of a Ctrl-C."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
+
+
+def interrupts_unsaid() -> None:
+    """Print nothing of a Ctrl-C that comes where no command can tell of it: after another, while all is cleaned up."""
+    print_uncaught, print_unraisable = sys.excepthook, sys.unraisablehook
+
+    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not interrupted(error):
+            print_uncaught(kind, error, trace)
+
+    def unraisable(told: Any) -> None:
+        if not interrupted(told.exc_value):
+            print_unraisable(told)
+
+    sys.excepthook, sys.unraisablehook = uncaught, unraisable
 
 
 def lacks_backend(error: ImportError) -> bool:

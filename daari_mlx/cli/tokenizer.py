@@ -40,10 +40,10 @@ def _load_tokenizer(source: str, vocab_size: Any) -> tuple[Any, str]:
     """The tokenizer, or None and why there is none."""
     from mlx_lm.utils import load_tokenizer
 
-    from daari_mlx.teacher.load import check_model_files
+    from daari_mlx.teacher.load import check_model
 
     try:
-        check_model_files(source)
+        check_model(source)
         tokenizer = load_tokenizer(Path(source) if Path(source).is_dir() else source)
     except Exception as error:  # a Hub, a file system and code of the tokenizer's own stand behind it
         return None, f"No tokenizer could be loaded from {source!r} ({type(error).__name__}: {error})"

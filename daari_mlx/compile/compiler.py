@@ -23,6 +23,7 @@ from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes
 from daari_mlx.graph.outlook import Outlook
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_whole
 from daari_mlx.ground.progress import bar
 from daari_mlx.ground.types import FloatArray, IntArray
 
@@ -52,6 +53,10 @@ def compile_graph(
     Raises:
         DaariError: the extraction is not finished, or too small for ``nodes``; ``max_bytes`` does not hold the nodes.
     """
+    for name, value in (("nodes", nodes), ("max_bytes", max_bytes)):
+        if value is not None:
+            check_whole(name, value, 1)
+    check_whole("seed", seed, 0)
     extraction, plan = extraction_record(workdir), workdir.read_plan()
     layer = workdir.read_layer(plan.layer)
     clock = _Clock()

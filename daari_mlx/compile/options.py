@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from daari_mlx.ground.option import Option, number, whole
+from daari_mlx.ground.option import Option, check_fields, number, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +28,8 @@ class ExtractOptions:
         ),
     ] = "final"
     seed: Annotated[int, number("The same data, seed, versions and threads give the same bytes.", 0, 2**32 - 1)] = 0
-    dimensions: int = 64
+    dimensions: Annotated[int, number("Of the reduced states.", 1)] = 64
+
+    def __post_init__(self) -> None:
+        """See that each is one that has a meaning."""
+        check_fields(self)

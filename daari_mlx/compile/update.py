@@ -29,6 +29,7 @@ from daari_mlx.graph.nodes import Nodes
 from daari_mlx.graph.source import NAMES
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_whole
 from daari_mlx.ground.types import FloatArray
 from daari_mlx.teacher.fingerprint import describe, differences
 
@@ -45,7 +46,9 @@ def update_graph(graph: Graph, workdir: Workdir, *, seed: int = 0, max_bytes: in
     Raises:
         DaariError: the extraction is not finished or of another teacher, layer or projection.
     """
-    extraction, plan, limit = extraction_record(workdir), workdir.read_plan(), max_bytes or MAX_BYTES
+    limit = _limit(max_bytes)
+    check_whole("seed", seed, 0)
+    extraction, plan = extraction_record(workdir), workdir.read_plan()
     check_same(graph, plan.teacher, plan.layer, "The new text was read")
     if not np.array_equal(workdir.read_projection().basis, graph.nodes.projection.basis):
         raise DaariError(
@@ -92,7 +95,7 @@ def merge_graphs(first: Graph, second: Graph, *, max_bytes: int | None = None) -
         DaariError: they are of different teachers or layers.
     """
     check_same(first, second.teacher, second.layer, "The second graph was compiled")
-    limit, start = max_bytes or MAX_BYTES, time.perf_counter()
+    limit, start = _limit(max_bytes), time.perf_counter()
     large, small = sorted((first, second), key=lambda g: -int(g.support.sum()))
     nodes, place = join_nodes(large.nodes, small.nodes, max(MAX_NODES, large.size))
     known = [g for g in (large, small) if _calibrated(g)] or [large, small]
@@ -147,6 +150,12 @@ def grow(nodes: Nodes, sample: FloatArray, states: int, seed: int) -> Nodes:
     if count == 0:
         return nodes
     return Nodes(nodes.projection, np.concatenate([nodes.centroids, cluster_states(sample[apart], count, seed)]))
+
+
+def _limit(max_bytes: int | None) -> int:
+    if max_bytes is not None:
+        check_whole("max_bytes", max_bytes, 1)
+    return MAX_BYTES if max_bytes is None else max_bytes
 
 
 def add_corpus(graph: Graph, nodes: Nodes, corpus: Corpus, *, seed: int = 0, max_bytes: int = MAX_BYTES) -> Graph:

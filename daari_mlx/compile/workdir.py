@@ -13,6 +13,7 @@ import numpy as np
 from daari_mlx.graph.nodes import Projection
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import load_arrays, read_json, write_json
+from daari_mlx.ground.given import check_name
 from daari_mlx.ground.regular import FOLDER, what_is
 
 FORMAT = 2
@@ -71,6 +72,7 @@ class Workdir:
     """Paths and records of one working folder."""
 
     def __init__(self, path: str | Path) -> None:
+        check_name(path, "workdir")
         self.path = Path(path)
         if (found := what_is(self.path)) not in (None, FOLDER):
             raise DaariError(f"The workdir {self.path} is {found}: name a folder.")

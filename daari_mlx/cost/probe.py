@@ -23,6 +23,7 @@ from daari_mlx.cost.length import Cost
 from daari_mlx.ground import blas
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import read_json, write_json
+from daari_mlx.ground.given import check_whole
 from daari_mlx.ground.progress import bar
 from daari_mlx.teacher.fingerprint import context_length, fingerprint_model
 from daari_mlx.teacher.quirks import forward_rows
@@ -117,6 +118,8 @@ def measure(
     """
     from mlx_lm.models.cache import make_prompt_cache
 
+    check_whole("repeats", repeats, 1)
+    check_whole("context", context, 1)
     limit = context_length(model)
     room = sys.maxsize if limit is None else limit - max(rows) - 1
     context = max(1, min(context, room))

@@ -21,6 +21,7 @@ from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_draft_length
 from daari_mlx.teacher.kept import unchanged
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.quirks import refuses_blocks
@@ -38,8 +39,7 @@ def choose_drafter(
     num_draft_tokens: DraftLength,
 ) -> tuple[Drafter | None, Tap | None]:
     """Who drafts and where its states are read; ``statistics.drafting_off`` says why nobody does."""
-    if num_draft_tokens != "auto" and (not isinstance(num_draft_tokens, int) or num_draft_tokens < 0):
-        raise DaariError(f"num_draft_tokens is {num_draft_tokens!r}: give a number from 0 on, or 'auto'.")
+    check_draft_length(num_draft_tokens)
     if graph is None and drafter is None:
         statistics.drafting_off = "no graph was given"
     elif num_draft_tokens == 0:
@@ -80,6 +80,7 @@ def graph_drafter(
     Raises:
         DaariError: the graph reads states of another width.
     """
+    check_draft_length(num_draft_tokens)
     with unchanged(model):
         _, width = tap_model(model, graph.layer)
         cost = probe.cost_of(model) if num_draft_tokens == "auto" else None

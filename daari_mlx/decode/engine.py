@@ -19,10 +19,11 @@ from daari_mlx.draft.drafter import Drafter
 from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_draft_length
 from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.fingerprint import differences, fingerprint, fingerprint_tokenizer
 from daari_mlx.teacher.kept import stamp
-from daari_mlx.teacher.load import load_teacher
+from daari_mlx.teacher.load import check_model_files, load_teacher
 from daari_mlx.teacher.quirks import refuses_blocks
 from daari_mlx.teacher.rewind import drop_last
 from daari_mlx.text.template import ChatTemplate
@@ -66,6 +67,7 @@ class SpecEngine:
         max_kv_size: int | None = None,
     ) -> None:
         refuse_two_drafters(graph, drafter)
+        check_draft_length(num_draft_tokens)
         known = None if graph is None else graph_of(graph)
         if isinstance(model, (str, Path)):
             teacher = load_teacher(str(model), adapter_path=adapter_path)
@@ -208,4 +210,5 @@ def _tokenizer_of(graph: Graph | None) -> Any:
         )
     from mlx_lm.utils import load_tokenizer
 
+    check_model_files(source)
     return load_tokenizer(Path(source))

@@ -31,6 +31,7 @@ from daari_mlx.draft.drafter import Drafter
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_text
 from daari_mlx.ground.wired import wired
 from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.fingerprint import context_length
@@ -191,9 +192,10 @@ def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int]) -> list[in
     """Token ids of a prompt, encoded as mlx-lm does.
 
     Raises:
-        DaariError: it is empty.
+        DaariError: it is empty, or no text.
     """
     if isinstance(prompt, str):
+        check_text(prompt, "The prompt")
         special = tokenizer.bos_token is None or not prompt.startswith(tokenizer.bos_token)
         ids = tokenizer.encode(prompt, add_special_tokens=special)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from daari_mlx.ground.option import Option, number, unescaped, whole
+from daari_mlx.ground.option import Option, check_fields, number, unescaped, whole
 
 DraftLength = int | Literal["auto"]
 
@@ -25,6 +25,10 @@ class Sampling:
     xtc_threshold: Annotated[float, number("Probability that a token needs to be taken out by XTC.", 0.0, 0.5)] = 0.1
     min_tokens_to_keep: Annotated[int, number("Minimum tokens to keep for min-p sampling.", 1)] = 1
     seed: Annotated[int | None, number("Seed of the sampling.", 0, 2**64 - 1)] = None
+
+    def __post_init__(self) -> None:
+        """See that each is one that has a meaning."""
+        check_fields(self)
 
     def sampler(self, tokenizer: Any) -> Any:
         """mlx-lm's sampler; the tokens that XTC spares are those that its ``generate`` chooses."""
@@ -61,6 +65,10 @@ class Length:
         Option("End the answer where this text would come; repeat it for several.", "TEXT", read=unescaped),
     ] = None
 
+    def __post_init__(self) -> None:
+        """See that each is one that has a meaning."""
+        check_fields(self)
+
 
 @dataclass(frozen=True)
 class CacheOptions:
@@ -71,6 +79,10 @@ class CacheOptions:
     kv_bits: Annotated[int | None, number("Bits of KV cache quantisation; none by default.", 1)] = None
     kv_group_size: Annotated[int, number("Group size of KV cache quantisation.", 1)] = 64
     quantized_kv_start: Annotated[int, number("With --kv-bits, the token from which the cache is quantised.", 0)] = 5000
+
+    def __post_init__(self) -> None:
+        """See that each is one that has a meaning."""
+        check_fields(self)
 
     def filling(self) -> dict[str, Any]:
         """How it is filled and quantised, answer by answer: all but its size, which is chosen when it is made."""

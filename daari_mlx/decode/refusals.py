@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_max_tokens, check_whole
 from daari_mlx.teacher.kept import keep
 from daari_mlx.teacher.rewind import Cache, cached_tokens, leaves
 
@@ -51,13 +52,10 @@ def check_numbers(**given: Any) -> None:
     for name, value in given.items():
         if value is None and name in ("max_kv_size", "kv_bits"):
             continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise DaariError(f"{name} is {value!r}: give a whole number.")
         if name == "max_tokens":
-            if value == 0 or value < -1:
-                raise DaariError(f"max_tokens is {value}: give at least 1, or -1 for no limit.")
-        elif value < least[name]:
-            raise DaariError(f"{name} is {value}: give at least {least[name]}.")
+            check_max_tokens(value)
+        else:
+            check_whole(name, value, least[name])
 
 
 def check_kv_quantisation(model: nn.Module, cache: Cache, bits: int | None, group_size: int) -> None:

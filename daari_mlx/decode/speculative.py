@@ -19,6 +19,7 @@ from daari_mlx.draft.drafter import Context
 from daari_mlx.draft.model import ModelDrafter, check_tokenizers
 from daari_mlx.ground.accept import Statistics, accept_block
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_whole
 from daari_mlx.teacher.follower import Follower
 from daari_mlx.teacher.judge import greedy
 from daari_mlx.teacher.load import Teacher, load_teacher
@@ -57,8 +58,7 @@ class SpeculativeModel:
     """
 
     def __init__(self, drafter: Teacher | str | Path, verifier: Teacher | str | Path, block_size: int = 8) -> None:
-        if block_size < 1:
-            raise DaariError(f"block_size is {block_size}: give at least 1.")
+        check_whole("block_size", block_size, 1)
         self.verifier = verifier if isinstance(verifier, Teacher) else load_teacher(str(verifier))
         self.drafter = drafter if isinstance(drafter, Teacher) else load_teacher(str(drafter))
         self.block_size = block_size

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_text
 
 
 def stop_list(stop: Any) -> list[str]:
@@ -23,6 +24,8 @@ def stop_list(stop: Any) -> list[str]:
         return []
     if not isinstance(stops, Sequence) or not all(isinstance(s, str) and s for s in stops):
         raise DaariError(f"stop is {stop!r}: give a text, or a list of texts, none of them empty.")
+    for text in stops:
+        check_text(text, "stop")
     return list(stops)
 
 

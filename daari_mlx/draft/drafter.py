@@ -15,6 +15,7 @@ from daari_mlx.graph.arbiter import FLOOR
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.source import NO_NODE
 from daari_mlx.graph.sources import Sources
+from daari_mlx.ground.given import check_whole
 from daari_mlx.ground.types import FloatArray
 
 WAKEFUL = 3  # rounds in which no draft pays before the first rest
@@ -108,6 +109,8 @@ class GraphDrafter:
     ) -> None:
         if num_draft_tokens is None and cost is None:
             raise ValueError("GraphDrafter needs num_draft_tokens or a cost curve to choose a length from.")
+        if num_draft_tokens is not None:
+            check_whole("num_draft_tokens", num_draft_tokens, 1)
         self.graph = graph
         self.layer = graph.layer
         self.num_draft_tokens = num_draft_tokens

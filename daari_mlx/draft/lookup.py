@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from daari_mlx.cost.length import MAX_DRAFT, Cost, best_length
 from daari_mlx.draft.drafter import Context, Draft
+from daari_mlx.ground.given import check_whole
 
 SHORTEST, LONGEST = 2, 8  # tokens of a match: shorter ones say nothing, longer ones say no more
 PRIOR, MEMORY = 4.0, 0.97  # of what is learnt about matches of each length
@@ -23,6 +24,8 @@ class LookupDrafter:
     def __init__(self, *, num_draft_tokens: int | None = None, cost: Cost | None = None) -> None:
         if num_draft_tokens is None and cost is None:
             raise ValueError("LookupDrafter needs num_draft_tokens or a cost curve to choose a length from.")
+        if num_draft_tokens is not None:
+            check_whole("num_draft_tokens", num_draft_tokens, 1)
         self.num_draft_tokens, self.cost = num_draft_tokens, cost
         self._kept = [PRIOR * length / (length + 2) for length in range(LONGEST + 1)]
         self._judged = [PRIOR] * (LONGEST + 1)

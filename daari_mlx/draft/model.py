@@ -21,6 +21,7 @@ from daari_mlx.cost.length import MAX_DRAFT, Calibration, Cost, best_length
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import read_json
+from daari_mlx.ground.given import check_draft_length, check_whole
 from daari_mlx.teacher.fingerprint import context_length, fingerprint_model, fingerprint_tokenizer
 from daari_mlx.teacher.follower import Follower
 from daari_mlx.teacher.load import Teacher
@@ -66,6 +67,8 @@ class ModelDrafter:
     ) -> None:
         if num_draft_tokens is None and (cost is None or draft_cost is None):
             raise ValueError("ModelDrafter needs num_draft_tokens, or a cost curve and the cost of a drafted token.")
+        if num_draft_tokens is not None:
+            check_whole("num_draft_tokens", num_draft_tokens, 1)
         reason = refuses_blocks(model)
         if reason is not None:
             raise DaariError(f"This model cannot draft: {reason}.")
@@ -221,6 +224,7 @@ def model_drafter(loaded: Teacher, teacher: Teacher, num_draft_tokens: int | Lit
     Raises:
         DaariError: its tokenizer is another one, or it cannot take blocks of rows.
     """
+    check_draft_length(num_draft_tokens)
     check_tokenizers(loaded.tokenizer, teacher.tokenizer, loaded.source)
     vocabulary = teacher.tokenizer.get_vocab().values()
     calibration, agreement = read_tier(Path(loaded.source))

@@ -49,8 +49,8 @@ def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:
     Raises:
         DaariError: something else stands at ``path``; the disk is full.
     """
-    path = Path(path)
     check_target(path)
+    path = Path(path)
     with whole(path) as beside:
         beside.mkdir(parents=True, exist_ok=True)
         save_arrays(beside / ARRAYS, to_arrays(graph))

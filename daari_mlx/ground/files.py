@@ -15,6 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import is_text
 from daari_mlx.ground.regular import FILE, FOLDER, MAX_SMALL, check_regular, read_text, what_is
 
 PARTIAL = ".partial"  # ends the name of a file or folder that is being written
@@ -102,7 +103,8 @@ def remove(path: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, whole or not at all; keys keep their order."""
     with whole(path) as beside:
-        beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        beside.write_text((text if is_text(text) else json.dumps(value, indent=2)) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path, what: str, *, limit: int = MAX_SMALL) -> dict[str, Any]:

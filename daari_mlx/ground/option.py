@@ -6,9 +6,14 @@ The command line is made from it; this module knows no framework.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
+from typing import Any, get_args, get_origin, get_type_hints
+
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_whole
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,44 @@ def number(help: str, least: float, most: float | None = None, flags: tuple[str,
     return Option(help, "N", flags, least, most)
 
 
+def check_fields(record: Any) -> None:
+    """See that the value of each of a record's options is one that the option takes: for those who give no text.
+
+    Raises:
+        DaariError: naming the first that is not.
+    """
+    for name, hint in get_type_hints(type(record), include_extras=True).items():
+        option = next((part for part in get_args(hint) if isinstance(part, Option)), None)
+        value = getattr(record, name)
+        kinds = {kind for part in get_args(hint)[:1] for kind in (get_args(part) or (part,))}
+        if option is None or value is None or any(get_origin(kind) in (list, dict) for kind in kinds):
+            continue
+        if isinstance(value, bool) and bool not in kinds:
+            raise DaariError(f"{name} is {value}: give a number.")
+        if option.read is not None:
+            _read(name, value, option.read)
+        elif int in kinds or float in kinds:
+            _check_number(name, value, option, whole=float not in kinds)
+
+
+def _read(name: str, value: Any, read: Callable[[Any], Any]) -> None:
+    try:
+        read(value)
+    except ValueError as error:
+        raise DaariError(f"{name} is {error}.") from error
+
+
+def _check_number(name: str, value: Any, option: Option, *, whole: bool) -> None:
+    if whole:
+        check_whole(name, value)
+    elif not isinstance(value, Real) or not math.isfinite(value):
+        raise DaariError(f"{name} is {value!r}: give a finite number.")
+    if option.least is not None and value < option.least:
+        raise DaariError(f"{name} is {value}: give at least {option.least:g}.")
+    if option.most is not None and value > option.most:
+        raise DaariError(f"{name} is {value}: give at most {option.most:g}.")
+
+
 def whole(least: int | None, mend: str, *words: int | str) -> Callable[[Any], int | str]:
     """What reads a whole number from ``least`` on, or one of ``words``.
 
@@ -54,7 +97,7 @@ def whole(least: int | None, mend: str, *words: int | str) -> Callable[[Any], in
             return known[str(value)]
         try:
             number = int(value)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{value!r}: {mend}") from error
         if least is not None and number < least:
             raise ValueError(f"{number}: {mend}")

@@ -13,6 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_name
 
 MAX_SMALL = 64 << 20  # bytes of a file of settings or records, if the reader knows no closer limit
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
@@ -159,6 +160,7 @@ def check_new_folder(path: str | Path, option: str, what: str, others: Callable[
 
 def _with_name(path: str | Path, option: str) -> Path:
     """The path, seen to end in a name that something beside it can be named after."""
+    check_name(path, f"target of {option}")
     path = Path(path)
     if path.name in ("", ".."):
         raise DaariError(f"{str(path)!r} has no name of its own: name another {option}.")

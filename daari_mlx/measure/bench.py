@@ -26,6 +26,7 @@ from daari_mlx.graph.graph import Graph
 from daari_mlx.ground import blas
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_draft_length, check_max_tokens, check_whole
 from daari_mlx.ground.progress import bar
 from daari_mlx.measure.identity import Verdict, bound_of, compare, stream_plain
 from daari_mlx.measure.records import BenchRecord, Row
@@ -85,6 +86,8 @@ def run_bench(
     Raises:
         DaariError: before anything runs: a graph of another teacher, a prompt that is too long, an overlap.
     """
+    check_draft_length(num_draft_tokens)
+    check_whole("warmup", warmup, 0)
     graph = None if graph is None else attach(graph, teacher.model, teacher.tokenizer)
     overlap = check_prompts(teacher, graph, prompts, max_tokens, allow_overlap)
     shared = {} if logits_processors is None else {"logits_processors": logits_processors}
@@ -128,8 +131,7 @@ def check_prompts(
     """How many prompts the graph was compiled from; raises for what cannot be measured."""
     if not prompts:
         raise DaariError("There are no prompts to measure: give at least one.")
-    if max_tokens == 0 or max_tokens < -1:
-        raise DaariError(f"max_tokens is {max_tokens}: give at least 1, or -1 for no limit.")
+    check_max_tokens(max_tokens)
     limit = teacher.context_length
     long = [p for p in prompts if limit is not None and len(p.tokens) >= limit]
     if long:

@@ -16,6 +16,7 @@ import numpy as np
 
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import load_arrays, save_arrays
+from daari_mlx.ground.given import check_max_tokens
 from daari_mlx.ground.progress import bar
 from daari_mlx.ground.regular import check_regular
 from daari_mlx.ground.types import FloatArray, IntArray
@@ -108,8 +109,7 @@ def record(teacher: Teacher, prompts: Sequence[Prompt], layers: Sequence[int | s
 
     if not prompts or not layers:
         raise DaariError("Nothing to record: give at least one prompt and one layer.")
-    if max_tokens == 0 or max_tokens < -1:
-        raise DaariError(f"max_tokens is {max_tokens}: give at least 1, or -1 for no limit.")
+    check_max_tokens(max_tokens)
     taps = {layer: tap_model(teacher.model, layer)[0] for layer in layers}
     ends = tuple(sorted(teacher.tokenizer.eos_token_ids))
     shown = bar(prompts, desc="streams", unit="prompt")

@@ -10,6 +10,7 @@ from typing import Any
 from daari_mlx.graph.artifact import ARRAYS, CONFIG, LIMITS, load_folder
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_name
 from daari_mlx.ground.regular import read_bytes, what_is
 from daari_mlx.share.hub import fetch
 from daari_mlx.share.repo import Absent, Repo, parse_repo
@@ -25,6 +26,7 @@ def graph_folder(graph: str | Path, revision: str | None = None) -> Path:
     Raises:
         DaariError: there is neither; the Hub does not give it; a revision was given of a folder, or twice.
     """
+    check_name(graph, "graph")
     if os.path.exists(graph):
         if revision is not None:
             raise DaariError(f"{graph} is a folder here and has no revision {revision!r}: leave it out.")

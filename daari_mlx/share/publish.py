@@ -16,6 +16,7 @@ from daari_mlx.graph.card import card_text
 from daari_mlx.graph.codepoints import BREAK
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import read_json, read_json_lines, whole
+from daari_mlx.ground.regular import what_is
 from daari_mlx.share import hub
 from daari_mlx.share.find import graph_folder, load_graph
 from daari_mlx.share.repo import Repo, parse_repo
@@ -102,6 +103,7 @@ def prepare(
     known = load_graph(folder)
     config = read_json(folder / CONFIG, "graph's config.json")
     stats = read_stats(folder) if (folder / STATS).exists() else {}
+    records = held_out(results, config) if results else []  # before the Hub is asked
     source = config["teacher"].get("source")
     base_model = _base_model(base_model, source)
     create = hub.prepare(target, public=public, known=(CONFIG, ARRAYS), others=OTHERS)
@@ -110,7 +112,6 @@ def prepare(
     config["teacher"] |= {"source": base_model, "adapter_path": None}
     left_out = [name for name in left_out if name != "teacher.source" or source != base_model]
     config["config_sha256"] = seal(config)
-    records = held_out(results, config) if results else []
     card = card_text(config, stats, repo=target.name, base_model=base_model, license=license, records=records)
     files: dict[str, bytes] = {
         CONFIG: _json(config),
@@ -149,10 +150,11 @@ def pull(repo: str, graph_path: str | Path | None = None) -> dict[str, Any]:
         DaariError: the Hub does not give it, it is no sound graph, or something else stands at ``graph_path``.
     """
     source = _repo(repo)
-    target = Path(graph_path if graph_path is not None else source.name.split("/")[1])
-    if graph_path is None and target.exists():
-        raise DaariError(f"{target} is here already: name a folder with --graph-path; a graph in it is replaced.")
-    check_target(target)
+    graph_path, own = source.name.split("/")[1] if graph_path is None else graph_path, graph_path is None
+    if own and what_is(graph_path) is not None:
+        raise DaariError(f"{graph_path} is here already: name a folder with --graph-path; a graph in it is replaced.")
+    check_target(graph_path)
+    target = Path(graph_path)
     folder = hub.fetch(source, LIMITS, needed=(CONFIG, ARRAYS))
     known = load_graph(folder)
     with whole(target) as beside:

@@ -25,8 +25,13 @@ def note(text: str) -> None:
 
 
 def as_json(value: Any) -> str:
-    """JSON on one line; what JSON does not know is written as text."""
-    return json.dumps(value, ensure_ascii=False, default=str)
+    """JSON on one line; what JSON does not know is written as text, and what stdout cannot show as JSON escapes it."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, default=str)
+    return text
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:

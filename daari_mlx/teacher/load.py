@@ -14,6 +14,7 @@ import mlx.nn as nn
 import numpy as np
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_name
 from daari_mlx.ground.regular import FOLDER, check_regular, what_is
 from daari_mlx.ground.types import FloatArray
 from daari_mlx.teacher.fingerprint import context_length, fingerprint
@@ -94,16 +95,15 @@ def load_teacher(
     """
     import mlx_lm
 
-    if not Path(model).exists() and not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
-        raise DaariError(
-            f"There is no model at {model!r}: give a folder that mlx-lm can load, or a Hub repository as 'user/name'."
-        )
-    if adapter_path is not None and not (Path(adapter_path) / "adapter_config.json").is_file():
-        raise DaariError(
-            f"There is no adapter at {adapter_path!r}: the folder needs adapter_config.json and adapters.safetensors."
-        )
-    for folder in (model, *([] if adapter_path is None else [adapter_path])):
-        check_model_files(folder)
+    check_model(model)
+    if adapter_path is not None:
+        check_name(adapter_path, "adapter")
+        if what_is(Path(adapter_path) / "adapter_config.json") is None:
+            raise DaariError(
+                f"There is no adapter at {adapter_path!r}: the folder needs adapter_config.json and "
+                "adapters.safetensors."
+            )
+        check_model_files(adapter_path)
     try:
         loaded, tokenizer = mlx_lm.load(
             path_or_hf_repo=model,
@@ -120,6 +120,20 @@ def load_teacher(
             ) from error
         raise DaariError(f"mlx-lm could not load the model in {model!r}: {reason}") from error
     return Teacher(loaded, tokenizer, model, adapter_path)
+
+
+def check_model(model: str) -> None:
+    """What can be told of a model's name before anything is loaded: a folder whose files can be read, or a repository.
+
+    Raises:
+        DaariError: it is neither; see :func:`check_model_files`.
+    """
+    check_name(model, "model")
+    if (found := what_is(model)) == FOLDER:
+        check_model_files(model)
+    elif found is not None or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+        told = f"There is no model at {model!r}" if found is None else f"The model {model!r} is {found}"
+        raise DaariError(f"{told}: give a folder that mlx-lm can load, or a Hub repository as 'user/name'.")
 
 
 def check_model_files(folder: str | Path) -> None:

@@ -6,6 +6,7 @@ or a text ``{"text": ...}``; one file may mix them. Prompts come out as mlx-lm's
 
 from __future__ import annotations
 
+import os
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import check_name, check_whole
 from daari_mlx.ground.progress import bar
-from daari_mlx.ground.regular import FOLDER, open_regular, what_is
+from daari_mlx.ground.regular import FOLDER, check_regular, open_regular, what_is
 from daari_mlx.text.identity import Identity, prompt_hash
 from daari_mlx.text.messages import BadInput
 from daari_mlx.text.rows import RowReader, parse_row
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SHOWN_BAD_ROWS = 5
 MAX_LINE = 64 << 20  # bytes
-DATA_INSTEAD = "Give a .jsonl file, a folder with such files, or - for stdin: what comes by a pipe goes there."
+INSTEAD = "Give a .jsonl file, a folder with such files, or - for stdin: what comes by a pipe goes there."
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +183,8 @@ def _read(
     limit: int | None,
 ) -> Rows[T]:
     """Run ``convert(row, index, source)`` over the lines; the bad ones are judged together at the end."""
-    if limit is not None and limit < 1:
-        raise DaariError(f"limit must be at least 1, found {limit}")
+    if limit is not None:
+        check_whole("limit", limit, 1)
     items: list[T] = []
     bad: list[str] = []
     with (
@@ -208,20 +210,37 @@ def _read(
     return Rows(items, bad)
 
 
-@contextmanager
-def _opened(path: str | Path, split: str) -> Iterator[tuple[str, IO[bytes], int | None]]:
-    """The file's name for messages, the open file, and its number of lines (None for a pipe)."""
-    if str(path) == "-":
-        yield "stdin", sys.stdin.buffer, None
-        return
+def check_data(path: str | Path, split: str) -> None:
+    """What can be told of data without a tokenizer, so that it is told before a model is loaded.
+
+    Raises:
+        DaariError: there is no such file or split, or what is there is no regular file.
+    """
+    if str(path) != "-":
+        check_regular(_file(path, split), "data", instead=INSTEAD)
+
+
+def _file(path: str | Path, split: str) -> Path:
+    """The file itself, or that of a split in a folder."""
+    check_name(path, "data")
     file = Path(path)
     if what_is(file) == FOLDER:
-        there = sorted(found.name for found in file.glob("*.jsonl"))
+        there = sorted(name for name in os.listdir(file) if name.endswith(".jsonl"))
         file = file / f"{split}.jsonl"
         if file.name not in there:
             has = f"it has {', '.join(there)}" if there else "it has no .jsonl file at all"
             raise DaariError(f"no {file.name} in the folder {path}: {has}. Choose another split or a file.")
-    with open_regular(file, "data", instead=DATA_INSTEAD) as handle:
+    return file
+
+
+@contextmanager
+def _opened(path: str | Path, split: str) -> Iterator[tuple[str, IO[bytes], int | None]]:
+    """The file's name for messages, the open file, and its number of lines (None for stdin)."""
+    if str(path) == "-":
+        yield "stdin", sys.stdin.buffer, None
+        return
+    file = _file(path, split)
+    with open_regular(file, "data", instead=INSTEAD) as handle:
         total = sum(1 for _ in lines_of(handle, str(file)))
         handle.seek(0)
         yield str(file), handle, total

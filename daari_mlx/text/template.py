@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.given import is_text
 from daari_mlx.text.messages import BadInput, called, forms, read_messages, read_tools
 
 NO_TEMPLATE = "the tokenizer has no chat template for 'messages'; use 'prompt' and 'completion'"
@@ -102,7 +103,12 @@ class ChatTemplate:
         """Token ids of a rendered text, as mlx-lm's server tokenises it: the template wrote what special tokens belong.
 
         A text longer than the tokenizer's idea of a context is no concern here: whoever counts tells.
+
+        Raises:
+            BadInput: it holds half a surrogate pair, which no tokenizer takes.
         """
+        if not is_text(text):
+            raise BadInput("the messages have bytes that are no UTF-8, or half a surrogate pair")
         return list(self.tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
     def prompt_ids(self, messages: Any, tools: Any = None) -> list[int]:

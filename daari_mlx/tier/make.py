@@ -38,10 +38,9 @@ from daari_mlx.text.data import Prompt, Sequence
 from daari_mlx.text.identity import tokens_hash
 from daari_mlx.tier.choice import BLOCK, FORMULA, Measured, Tier, fastest, ladder
 from daari_mlx.tier.depth import CannotDrop, Config, droppable_units, layer_count, without_layers
-from daari_mlx.tier.options import TierOptions
+from daari_mlx.tier.options import GROUP_SIZES, TierOptions
 
 FORMAT = 1
-GROUP_SIZES = (32, 64, 128)  # of MLX's affine quantisation
 
 
 def make_tier(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from daari_mlx.ground.option import Option, number, whole
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.option import Option, check_fields, number, whole
 
+GROUP_SIZES = (32, 64, 128)  # of MLX's affine quantisation
 BITS = (2, 3, 4, 5, 6, 8)  # of mlx-lm's affine quantisation
 
 
@@ -36,3 +38,9 @@ class TierOptions:
         ),
     ] = "auto"
     max_tokens: Annotated[int, number("The longest answer of the teacher.", 1, flags=("--max-tokens", "-m"))] = 64
+
+    def __post_init__(self) -> None:
+        """See that each is one that has a meaning."""
+        check_fields(self)
+        if self.bits is not None and self.group_size not in GROUP_SIZES:
+            raise DaariError(f"--group-size is {self.group_size}: MLX quantises in groups of 32, 64 or 128.")

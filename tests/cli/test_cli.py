@@ -479,7 +479,7 @@ def test_a_truncated_graph_is_told_before_the_model_is_loaded(graph, tmp_path):
     shutil.copytree(graph, broken)
     arrays = (broken / "graph.safetensors").read_bytes()
     (broken / "graph.safetensors").write_bytes(arrays[: len(arrays) // 2])
-    for command in (["generate"], ["chat"], ["bench", "--data", graph]):
+    for command in (["generate"], ["chat"], ["bench", "--data", __file__]):
         assert "truncated" in failed(*command, "--model", "nowhere", "--graph", broken)
     assert "truncated" in failed("inspect", broken)
     assert "There is no graph at" in failed("inspect", tmp_path / "none")

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import mlx_lm
 import pytest
 from graphs import Compiled
+from typer.testing import CliRunner
+
+from daari_mlx.cli import shell as shell_module
+from daari_mlx.cli.main import app
 
 RUN = "from daari_mlx.cli.main import main; main()"
 FULL = Path("/dev/full")
@@ -53,3 +62,109 @@ def test_no_room_for_what_is_printed_is_told_in_one_line(
     assert done.returncode == 1
     assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+# --- Ctrl-C, more than once
+
+SLOW_END = "import atexit, time; atexit.register(time.sleep, 60); from daari_mlx.cli.start import main; main()"
+SLOW_START = """
+import sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "daari_mlx.cli.main":
+            print("starting", file=sys.stderr, flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+from daari_mlx.cli.start import main
+main()
+"""
+
+
+@pytest.mark.parametrize("code", [SLOW_START, SLOW_END], ids=["while it starts", "while it ends"])
+def test_ctrl_c_where_no_command_runs_ends_it_without_a_word(code: str, tiny_teacher_path: Path) -> None:
+    words = ["probe", "--model", str(tiny_teacher_path), "--repeats", "100000"]
+    process: Any = subprocess.Popen(
+        [sys.executable, "-c", code, *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+    def wait_for(words: bytes) -> None:
+        told = b""
+        while words not in told:
+            told += os.read(process.stderr.fileno(), 1000)
+
+    if code == SLOW_START:
+        wait_for(b"starting\n")
+    else:
+        wait_for(b"measuring")  # its bar
+        process.send_signal(signal.SIGINT)
+        wait_for(b"Stopped.\n")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=50) == (b"", b"")
+    assert process.returncode == -signal.SIGINT  # of which a shell makes 130
+
+
+def test_a_ctrl_c_that_became_another_error_is_one(monkeypatch: pytest.MonkeyPatch, tiny_teacher_path: Path) -> None:
+    """An extension module whose initialisation is interrupted raises an ImportError."""
+
+    def load(*args: Any, **kwargs: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise ImportError("Encountered an error while initializing the extension.") from error
+
+    monkeypatch.setattr(mlx_lm, "load", load)
+    result = CliRunner().invoke(app, ["probe", "--model", str(tiny_teacher_path)])
+    assert result.exit_code == 130 and result.stderr == "\nStopped.\n"
+
+
+def test_what_a_ctrl_c_breaks_off_where_nobody_can_hear_it_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    shell_module.interrupts_unsaid()
+    for error, printed in ((KeyboardInterrupt(), False), (ValueError("x"), True)):
+        sys.excepthook(type(error), error, None)
+        told = SimpleNamespace(exc_type=type(error), exc_value=error, exc_traceback=None, err_msg=None, object=None)
+        assert bool(capsys.readouterr().err) == printed
+        if not printed:
+            sys.unraisablehook(told)  # type: ignore[arg-type]
+            assert capsys.readouterr().err == ""
+
+
+# --- terminals of other encodings
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1"},
+        {"LC_ALL": "C"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=["ascii", "latin-1", "C", "C and no UTF-8"],
+)
+def test_a_terminal_of_another_encoding_gets_escapes(
+    environment: dict[str, str], compiled: Compiled, tmp_path: Path
+) -> None:
+    """Signs of the screen, and a name that is none of that encoding's; JSON stays JSON."""
+    (tmp_path / "ದಾರಿ").symlink_to(compiled.path)
+    code = f"""
+import sys
+sys.argv = ["daari-mlx", "inspect", {str(tmp_path)!r} + "/\\u0ca6\\u0cbe\\u0cb0\\u0cbf", *sys.argv[1:]]
+{RUN}
+"""
+    for words in ([], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, env={**os.environ, **environment}, timeout=120
+        )
+        assert "Traceback" not in done.stderr.decode()
+        if environment.get("PYTHONUTF8") == "0":  # that locale cannot name the file either
+            assert done.returncode == 1 and done.stderr.startswith(b"error: ")
+            continue
+        assert done.returncode == 0, done.stderr
+        if words:
+            assert json.loads(done.stdout)["graph"].endswith("/ದಾರಿ")
+        elif environment != {"LC_ALL": "C"}:
+            assert rb"/\u0ca6\u0cbe\u0cb0\u0cbf" in done.stdout

@@ -56,5 +56,5 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_version_and_command_are_those_of_the_distribution() -> None:
     assert version("daari-mlx") == daari_mlx.__version__
     (command,) = entry_points(group="console_scripts", name="daari-mlx")
-    assert command.value == "daari_mlx.cli.main:main"
+    assert command.value == "daari_mlx.cli.start:main"
     assert callable(command.load())

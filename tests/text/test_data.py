@@ -593,7 +593,7 @@ def test_a_line_without_end_fills_no_memory(
 def test_limit_stops_reading(file: Path, tokenizer: Any) -> None:
     write(file, GOOD, GOOD, b"never looked at")
     assert len(read_sequences(file, tokenizer, limit=2).items) == 2
-    with pytest.raises(DaariError, match="limit must be at least 1, found 0"):
+    with pytest.raises(DaariError, match="limit is 0: give at least 1"):
         read_sequences(file, tokenizer, limit=0)
 
 

@@ -54,14 +54,11 @@ class RowsName:
         """Look for the data without a tokenizer, so that its lack is told before a model is loaded.
 
         Raises:
-            DaariError: there is no file or folder at that path.
+            DaariError: see :func:`daari_mlx.text.data.check_data`.
         """
-        from daari_mlx.ground.regular import FOLDER, check_regular, what_is
-        from daari_mlx.text.data import DATA_INSTEAD
+        from daari_mlx.text.data import check_data
 
-        data = str(self.data)
-        if data != "-" and what_is(data) != FOLDER:
-            check_regular(data, "data", instead=DATA_INSTEAD)
+        check_data(str(self.data), self.split)
 
     def read(self, read: Callable[..., Rows[R]], teacher: Teacher, limit: int | None = None) -> list[R]:
         """The rows that fit the teacher; a note tells of those that were skipped.
@@ -153,9 +150,12 @@ class DrafterName:
         return self.drafter
 
     def load_graph(self) -> Graph | None:
-        """The graph, where it is used; first, so that what is wrong with it is told before the teacher is loaded."""
+        """The graph, where it is used; first, so that what is wrong with names is told before the teacher is loaded."""
         from daari_mlx.share.find import load_graph
+        from daari_mlx.teacher.load import check_model
 
+        if self.draft_model is not None:
+            check_model(self.draft_model)
         used = self.kind() in ("graph", "pair")
         return load_graph(str(self.graph)) if used else None
 

@@ -40,6 +40,7 @@ def _json_object(value: Any, where: str, example: str, found: str) -> dict[str, 
         return value
     try:
         read = json.loads(value)
+        json.dumps(read, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is no JSON: {error}") from error
     if not isinstance(read, dict):
