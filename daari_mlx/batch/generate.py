@@ -21,7 +21,7 @@ from daari_mlx.batch.request import Event, Request
 from daari_mlx.cost import probe
 from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.decode.choose import choose_drafter, graph_drafter
-from daari_mlx.decode.generate import encode_prompt, new_cache
+from daari_mlx.decode.generate import new_cache
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.decode.refusals import refuse_unknown
 from daari_mlx.decode.stops import stop_list
@@ -32,6 +32,7 @@ from daari_mlx.ground.progress import bar
 from daari_mlx.ground.wired import wired
 from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.batchable import why_alone
+from daari_mlx.text.prompt import Prompt, encode_prompt
 
 V = TypeVar("V")
 
@@ -74,7 +75,7 @@ def total(statistics: Sequence[Statistics]) -> Statistics:
 def batch_generate(
     model: nn.Module,
     tokenizer: Any,
-    prompts: Sequence[str | list[int]],
+    prompts: Sequence[Prompt],
     prompt_caches: Sequence[Any] | None = None,
     max_tokens: int | Sequence[int] = 128,
     verbose: bool = False,
@@ -97,7 +98,7 @@ def batch_generate(
 
     Args:
         model, tokenizer: as ``mlx_lm.load`` gives them: the teacher.
-        prompts: text or token ids.
+        prompts: text or token ids, as for :func:`daari_mlx.stream_generate`.
         prompt_caches: what came before each prompt; they are copied, and left as they are.
         max_tokens: tokens of an answer at the most, one number for all or one a prompt; -1 for no limit.
         graph: a compiled graph, or the folder or Hub repository it lies in; None decodes plainly.

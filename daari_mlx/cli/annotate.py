@@ -10,7 +10,7 @@ import typer
 
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import refuse_unused, takes
-from daari_mlx.cli.options.names import DrafterName, RowsName, SchemaName, TeacherName
+from daari_mlx.cli.options.names import FEATURES, DrafterName, RowsName, SchemaName, TeacherName
 from daari_mlx.decode.options import Length, Sampling
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, number
@@ -33,8 +33,8 @@ JsonLines = Annotated[
 
 @takes(
     "model graph data idx prompt draft_model drafter adapter_path trust_remote_code split skip_bad_rows system_prompt "
-    "chat_template_config max_tokens num_draft_tokens temp top_p top_k seed json_schema json_whitespace stop no_color "
-    "as_json",
+    f"chat_template_config {FEATURES} max_tokens num_draft_tokens temp top_p top_k seed json_schema json_whitespace "
+    "stop no_color as_json",
     data=None,
     split="test",
     max_tokens=100,
@@ -57,7 +57,7 @@ def annotate(
     if (rows_name.data is None) == (prompt is None):
         raise typer.BadParameter("give --data and --idx, or --prompt: one of them", ctx=ctx)
     if rows_name.data is None:
-        refuse_unused(ctx, "idx split skip_bad_rows", "goes with --data: leave it out")
+        refuse_unused(ctx, f"idx split skip_bad_rows {FEATURES}", "goes with --data: leave it out")
     else:
         refuse_unused(ctx, "system_prompt", "goes with --prompt: a row of --data brings its own")
         rows_name.check()

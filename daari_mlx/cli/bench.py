@@ -10,7 +10,7 @@ import typer
 
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import refuse_unused, takes
-from daari_mlx.cli.options.names import DrafterName, RowsName, SchemaName, TeacherName
+from daari_mlx.cli.options.names import FEATURES, DrafterName, RowsName, SchemaName, TeacherName
 from daari_mlx.decode.options import Length
 from daari_mlx.ground.option import Option, number, whole
 from daari_mlx.ground.regular import check_new_file
@@ -18,7 +18,7 @@ from daari_mlx.show import report
 
 NOT_OF_A_REPLAY = (
     "adapter_path trust_remote_code num_draft_tokens json_schema json_whitespace seed number max_tokens split "
-    "skip_bad_rows chat_template_config stream_layer"
+    f"skip_bad_rows chat_template_config {FEATURES} stream_layer"
 )
 OF_FIGURES = "graph draft_model drafter num_draft_tokens json_schema json_whitespace allow_overlap seed out as_json"
 
@@ -53,8 +53,8 @@ StreamLayers = Annotated[
 
 @takes(
     "model data graph draft_model drafter number adapter_path trust_remote_code max_tokens num_draft_tokens split "
-    "skip_bad_rows chat_template_config json_schema json_whitespace allow_overlap seed concurrency passes replay "
-    "device save_streams stream_layer out as_json",
+    f"skip_bad_rows chat_template_config {FEATURES} json_schema json_whitespace allow_overlap seed concurrency passes "
+    "replay device save_streams stream_layer out as_json",
     model=None,
     data=None,
     split="test",

@@ -14,7 +14,7 @@ import typer
 
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import refuse_unused, takes
-from daari_mlx.cli.options.names import RowsName, TeacherName
+from daari_mlx.cli.options.names import FEATURES, RowsName, TeacherName
 from daari_mlx.compile.options import ExtractOptions
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, whole
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 Sharding = Literal["tensor", "pipeline"]
 # options of compile that say how to extract
-EXTRACTION = "adapter_path trust_remote_code answers layer max_tokens split skip_bad_rows limit chat_template_config"
+EXTRACTION = (
+    f"adapter_path trust_remote_code answers layer max_tokens split skip_bad_rows limit chat_template_config {FEATURES}"
+)
 MaybeWorkdir = Annotated[
     str | None,
     Option(
@@ -47,7 +49,7 @@ NodeCount = Annotated[
 
 @takes(
     "model data workdir adapter_path trust_remote_code answers layer max_tokens split skip_bad_rows limit seed "
-    "chat_template_config shard_model as_json"
+    f"chat_template_config {FEATURES} shard_model as_json"
 )
 def extract(
     teacher_name: TeacherName,
@@ -123,7 +125,7 @@ def _extract(
 
 @takes(
     "graph_path update workdir model data nodes max_bytes adapter_path trust_remote_code answers layer max_tokens "
-    "split skip_bad_rows limit seed chat_template_config as_json",
+    f"split skip_bad_rows limit seed chat_template_config {FEATURES} as_json",
     model=None,
     data=None,
 )

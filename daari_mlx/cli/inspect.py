@@ -8,7 +8,7 @@ import typer
 
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import refuse_unused, takes
-from daari_mlx.cli.options.names import RowsName, TeacherName
+from daari_mlx.cli.options.names import FEATURES, RowsName, TeacherName
 from daari_mlx.cli.tokenizer import tokenizer_for
 from daari_mlx.cost.curves import CURVES
 from daari_mlx.decode.options import Length
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from daari_mlx.graph.outlook import Outlook
 
 # options that say how to measure on --data
-OF_OWN_TEXT = "adapter_path trust_remote_code number max_tokens split skip_bad_rows chat_template_config"
+OF_OWN_TEXT = f"adapter_path trust_remote_code number max_tokens split skip_bad_rows chat_template_config {FEATURES}"
 Device = Annotated[
     str | None,
     Option(
@@ -40,7 +40,7 @@ OwnText = Annotated[
 
 @takes(
     "graph model device data number adapter_path trust_remote_code max_tokens split skip_bad_rows "
-    "chat_template_config top as_json",
+    f"chat_template_config {FEATURES} top as_json",
     model=None,
     split="test",
 )

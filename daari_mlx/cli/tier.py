@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import takes
-from daari_mlx.cli.options.names import RowsName, TeacherName
+from daari_mlx.cli.options.names import FEATURES, RowsName, TeacherName
 from daari_mlx.ground.option import Option
 from daari_mlx.show import report
 from daari_mlx.tier.options import TierOptions
@@ -14,7 +14,7 @@ from daari_mlx.tier.options import TierOptions
 
 @takes(
     "model data out bits group_size drop_layers adapter_path trust_remote_code max_tokens split skip_bad_rows limit "
-    "chat_template_config as_json",
+    f"chat_template_config {FEATURES} as_json",
     limit=16,
 )
 def tier(

@@ -26,6 +26,7 @@ from daari_mlx.teacher.kept import stamp
 from daari_mlx.teacher.load import check_model_files, load_teacher
 from daari_mlx.teacher.quirks import refuses_blocks
 from daari_mlx.teacher.rewind import drop_last
+from daari_mlx.text.prompt import Prompt, token_ids
 from daari_mlx.text.template import ChatTemplate
 
 Messages = list[dict[str, Any]]
@@ -154,8 +155,12 @@ class SpecEngine:
         template = ChatTemplate(self.tokenizer, chat_template_config)
         return self.stream_tokens(template.prompt_ids(messages, tools), **options)
 
-    def stream_tokens(self, ids: list[int], **options: Any) -> Generator[GenerationResponse, None, None]:
+    def stream_tokens(self, ids: Prompt, **options: Any) -> Generator[GenerationResponse, None, None]:
         """Stream the answer to token ids; what the cache already holds of them is not computed again.
+
+        Args:
+            ids: a list, or an array of integers (NumPy's, MLX's) of one dimension.
+            options: see :meth:`stream_chat`.
 
         Raises:
             DaariError: an option that belongs to the engine, or one that :func:`daari_mlx.stream_generate` refuses.
@@ -167,6 +172,7 @@ class SpecEngine:
                 f"{' and '.join(own)} cannot be given for one answer: they are the engine's; what can be chosen is "
                 "given to SpecEngine(...)."
             )
+        ids = token_ids(ids)
         self._renew()
         if self.cached is None:
             self.reset()  # the answer before was neither finished nor closed: its cache stays its own

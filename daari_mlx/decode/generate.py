@@ -7,7 +7,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
@@ -31,7 +30,6 @@ from daari_mlx.draft.drafter import Drafter
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.given import check_text
 from daari_mlx.ground.wired import wired
 from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.fingerprint import context_length
@@ -39,19 +37,20 @@ from daari_mlx.teacher.kept import unchanged
 from daari_mlx.teacher.quirks import blocks_until
 from daari_mlx.teacher.rewind import cached_tokens
 from daari_mlx.teacher.tap import vocabulary_of
+from daari_mlx.text.prompt import Prompt, encode_prompt, token_ids
 
 
 def stream_generate(
     model: nn.Module,
     tokenizer: Any,
-    prompt: str | mx.array | list[int],
+    prompt: Prompt,
     max_tokens: int = 256,
     *,
     graph: Graph | str | Path | None = None,
     drafter: Drafter | None = None,
     num_draft_tokens: DraftLength = "auto",
     prompt_cache: list[Any] | None = None,
-    earlier: list[int] | None = None,
+    earlier: Prompt | None = None,
     max_kv_size: int | None = None,
     sampler: Any = None,
     logits_processors: list[Any] | None = None,
@@ -69,7 +68,7 @@ def stream_generate(
 
     Args:
         model, tokenizer: as ``mlx_lm.load`` gives them: the teacher.
-        prompt: text or token ids.
+        prompt: text, or token ids: a list, or an array of integers (NumPy's, MLX's) of one dimension.
         max_tokens: tokens at the most, exactly kept; -1 for no limit.
         graph: a compiled graph, or the folder or Hub repository it lies in; None decodes plainly.
         drafter: any other drafter, in place of a graph; it is shown the states of its ``layer``, none where
@@ -109,7 +108,7 @@ def stream_generate(
         chosen, tap = choose_drafter(model, tokenizer, cache, statistics, known, drafter, num_draft_tokens)
         vocabulary = 0 if chosen is None else vocabulary_of(model)
         limit = blocks_until(model)
-    ids = encode_prompt(tokenizer, prompt)
+    ids, earlier = encode_prompt(tokenizer, prompt), None if earlier is None else token_ids(earlier)
     options = Options(
         max_tokens=max_tokens,
         sampler=None if sampler is greedy_sampler else sampler,
@@ -147,9 +146,7 @@ def stream_generate(
             steps.close()
 
 
-def generate(
-    model: nn.Module, tokenizer: Any, prompt: str | mx.array | list[int], verbose: bool = False, **kwargs: Any
-) -> str:
+def generate(model: nn.Module, tokenizer: Any, prompt: Prompt, verbose: bool = False, **kwargs: Any) -> str:
     """The whole answer as text; ``kwargs`` are those of :func:`stream_generate`.
 
     Args:
@@ -186,20 +183,3 @@ def new_cache(model: nn.Module, max_kv_size: int | None = None) -> OwnCache:
             "has no such limit: leave it out."
         )
     return OwnCache(make_prompt_cache(model, max_kv_size=max_kv_size))
-
-
-def encode_prompt(tokenizer: Any, prompt: str | mx.array | list[int]) -> list[int]:
-    """Token ids of a prompt, encoded as mlx-lm does.
-
-    Raises:
-        DaariError: it is empty, or no text.
-    """
-    if isinstance(prompt, str):
-        check_text(prompt, "The prompt")
-        special = tokenizer.bos_token is None or not prompt.startswith(tokenizer.bos_token)
-        ids = tokenizer.encode(prompt, add_special_tokens=special)
-    else:
-        ids = prompt.tolist() if isinstance(prompt, mx.array) else list(prompt)
-    if not ids:
-        raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
-    return ids

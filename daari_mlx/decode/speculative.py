@@ -6,14 +6,14 @@ is kept of a block is decided by :func:`daari_mlx.ground.accept.accept_block`, a
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from daari_mlx.decode.generate import encode_prompt, stream_generate
+from daari_mlx.decode.generate import stream_generate
 from daari_mlx.decode.responses import GenerationResponse
 from daari_mlx.draft.drafter import Context
 from daari_mlx.draft.model import ModelDrafter, check_tokenizers
@@ -24,9 +24,10 @@ from daari_mlx.teacher.follower import Follower
 from daari_mlx.teacher.judge import greedy
 from daari_mlx.teacher.load import Teacher, load_teacher
 from daari_mlx.teacher.quirks import refuses_blocks
+from daari_mlx.text.prompt import Prompt, encode_prompt, token_ids
 from daari_mlx.text.template import ChatTemplate
 
-Text = str | list[dict[str, Any]] | list[int]
+Text = Prompt | list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -81,20 +82,22 @@ class SpeculativeModel:
         """The one way to token ids, for both models: text as mlx-lm encodes it, a chat through its template.
 
         Args:
-            text: a string, ``[{"role": ..., "content": ...}, ...]``, or token ids, which stay as they are.
+            text: a string, ``[{"role": ..., "content": ...}, ...]``, or token ids in a list or an array, which stay as
+                they are.
 
         Raises:
             DaariError: it is empty, or the template rejects the messages.
         """
-        if isinstance(text, list) and text and isinstance(text[0], dict):
+        first = text[0] if isinstance(text, (list, tuple)) and text else None
+        if isinstance(first, Mapping) or hasattr(first, "role"):
             return ChatTemplate(self.tokenizer).prompt_ids(text)
-        return encode_prompt(self.tokenizer, text)  # type: ignore[arg-type]
+        return encode_prompt(self.tokenizer, text)
 
-    def draft(self, prefix: list[int]) -> list[int]:
+    def draft(self, prefix: Prompt) -> list[int]:
         """The drafter's greedy continuation of ``prefix``: ``block_size`` tokens, fewer where it ends the answer."""
-        return self._model_drafter.draft(Context(prefix, None), self.block_size).tokens
+        return self._model_drafter.draft(Context(token_ids(prefix), None), self.block_size).tokens
 
-    def review(self, prefix: list[int], draft: list[int]) -> list[int]:
+    def review(self, prefix: Prompt, draft: Prompt) -> list[int]:
         """The verifier's own token at each position of a block, by one pass.
 
         Args:
@@ -105,8 +108,9 @@ class SpeculativeModel:
             γ+1 verdicts: the first follows ``prefix``, the last follows the whole draft. ``accept_block(draft,
             verdicts)`` is what the block gives.
         """
+        drafted = token_ids(draft)
         self._reader.renew()
-        rows = self._reader.read([*prefix, *draft], len(draft) + 1)
+        rows = self._reader.read([*token_ids(prefix), *drafted], len(drafted) + 1)
         return [int(token) for token in np.array(greedy(rows)[0])]
 
     def stream(self, text: Text, max_tokens: int = 256, **options: Any) -> Generator[GenerationResponse, None, None]:

@@ -6,30 +6,26 @@ or a text ``{"text": ...}``; one file may mix them. Prompts come out as mlx-lm's
 
 from __future__ import annotations
 
-import os
-import sys
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.given import check_name, check_whole
+from daari_mlx.ground.given import check_whole
 from daari_mlx.ground.progress import bar
-from daari_mlx.ground.regular import FOLDER, check_regular, open_regular, what_is
 from daari_mlx.text.identity import Identity, prompt_hash
+from daari_mlx.text.lines import opened
 from daari_mlx.text.messages import BadInput
-from daari_mlx.text.rows import RowReader, parse_row
+from daari_mlx.text.rows import LORA, Features, RowReader, parse_row
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 T = TypeVar("T")
-SHOWN_BAD_ROWS = 5
-MAX_LINE = 64 << 20  # bytes
-INSTEAD = "Give a .jsonl file, a folder with such files, or - for stdin: what comes by a pipe goes there."
+SHOWN_BAD_ROWS = SHOWN_FIELDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +76,31 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Rows(Generic[T]):
-    """The good rows in file order, and ``"file:line: reason"`` for each bad row that was skipped."""
+    """The good rows of a file.
+
+    Attributes:
+        items: in the order of the file.
+        skipped: ``"file:line: reason"`` for each bad row that was skipped.
+        unread: the fields beside the text of text rows, which nothing is learnt from, and in how many rows each is.
+    """
 
     items: list[T]
     skipped: list[str]
+    unread: dict[str, int] = field(default_factory=dict)
+
+    def notes(self) -> list[str]:
+        """What to tell the user: which rows were skipped, and which field is learnt where there is a choice."""
+        return [note for note in (self.skipped_note(), self.learnt_note()) if note is not None]
+
+    def learnt_note(self) -> str | None:
+        """That text rows are learnt whole and without their other fields; None where they have no others."""
+        if not self.unread:
+            return None
+        named = ", ".join(f"{name!r} (in {count:,} rows)" for name, count in list(self.unread.items())[:SHOWN_FIELDS])
+        return (
+            f"text rows are learnt as a whole, and their other fields are not read: {named}. To learn one field as the "
+            "answer to another, name both: --prompt-feature and --completion-feature"
+        )
 
     def skipped_note(self) -> str | None:
         """What to tell the user: the number of skipped rows and the first reasons; None without any."""
@@ -99,6 +116,7 @@ def read_sequences(
     max_length: int | None = None,
     limit: int | None = None,
     chat_template_config: dict[str, Any] | None = None,
+    features: Features = LORA,
 ) -> Rows[Sequence]:
     """Read rows that have an answer.
 
@@ -111,18 +129,19 @@ def read_sequences(
         limit: stop after this many good rows; what follows is not looked at. None for all.
         chat_template_config: further variables for the chat template, e.g. ``{"enable_thinking": False}``; see
             :func:`daari_mlx.text.template.check_config`.
+        features: which fields of a row are what.
 
     Raises:
         DaariError: no such file or split, nothing in it, bad rows (without ``skip_bad_rows``), no good row.
     """
-    read = RowReader(tokenizer, chat_template_config)
+    read = RowReader(tokenizer, chat_template_config, features)
 
-    def convert(row: dict[str, Any], index: int, source: str) -> Sequence:
+    def convert(row: dict[str, Any], index: int, source: str) -> tuple[Sequence, tuple[str, ...]]:
         found = read(row)
         _check_fits(len(found.prompt), 1, max_length)
         prompt, answer = found.answer()
         _check_fits(len(prompt), len(answer), max_length)
-        return Sequence(prompt + answer, len(prompt), index, source, found.identity)
+        return Sequence(prompt + answer, len(prompt), index, source, found.identity), found.unread
 
     return _read(path, convert, split, skip_bad_rows, limit)
 
@@ -136,24 +155,28 @@ def read_prompts(
     max_length: int | None = None,
     limit: int | None = None,
     chat_template_config: dict[str, Any] | None = None,
+    features: Features = LORA,
 ) -> Rows[Prompt]:
     """Read rows for the teacher to answer; an answer in the row is optional and becomes the reference.
 
     Arguments and errors are those of `read_sequences`; a text row is a bad row here, since it has no prompt.
     """
-    read = RowReader(tokenizer, chat_template_config)
+    read = RowReader(tokenizer, chat_template_config, features)
 
-    def convert(row: dict[str, Any], index: int, source: str) -> Prompt:
+    def convert(row: dict[str, Any], index: int, source: str) -> tuple[Prompt, tuple[str, ...]]:
         found = read(row)
         if not found.prompt:
-            raise BadInput("has no prompt: a text row is all answer; use 'messages' or 'prompt'")
+            raise BadInput(
+                f"has no prompt: a text row is all answer; use {features.chat!r} or {features.prompt!r}, or name the "
+                "field that is the prompt with --prompt-feature"
+            )
         _check_fits(len(found.prompt), 1, max_length)
         reference = None
         with suppress(BadInput):
             prompt, answer = found.answer()
             _check_fits(len(prompt), len(answer), max_length)
             reference = answer if prompt == found.prompt else None
-        return Prompt(found.prompt, index, source, reference, found.identity)
+        return Prompt(found.prompt, index, source, reference, found.identity), ()
 
     return _read(path, convert, split, skip_bad_rows, limit)
 
@@ -177,86 +200,40 @@ def _check_fits(prompt: int, answer: int, max_length: int | None) -> None:
 
 def _read(
     path: str | Path,
-    convert: Callable[[dict[str, Any], int, str], T],
+    convert: Callable[[dict[str, Any], int, str], tuple[T, tuple[str, ...]]],
     split: str,
     skip: bool,
     limit: int | None,
 ) -> Rows[T]:
-    """Run ``convert(row, index, source)`` over the lines; the bad ones are judged together at the end."""
+    """Run ``convert(row, index, source)`` over the lines; the bad ones are judged together at the end.
+
+    Args:
+        convert: gives an item, and the fields of its row that were not read.
+    """
     if limit is not None:
         check_whole("limit", limit, 1)
     items: list[T] = []
     bad: list[str] = []
+    unread: Counter[str] = Counter()
+    seen = 0
     with (
-        _opened(path, split) as (name, handle, total),
-        bar(total=total, desc=f"reading {Path(name).name}", unit="row") as done,
+        opened(path, split) as lines,
+        bar(total=lines.total, desc=f"reading {Path(lines.name).name}", unit="row") as done,
     ):
-        for number, line in enumerate(lines_of(handle, name), start=1):
-            done.update()
-            line = line.removeprefix(BOM_UTF8).rstrip() if number == 1 else line.rstrip()
-            if not line:
-                continue
+        for number, line in lines:
+            done.update(number - seen)
+            seen = number
             try:
-                items.append(convert(parse_row(line), len(items), f"{name}:{number}"))
+                item, left = convert(parse_row(line), len(items), f"{lines.name}:{number}")
+                items.append(item)
+                unread.update(left)
             except BadInput as error:
-                bad.append(f"{name}:{number}: {error.reason}")
+                bad.append(f"{lines.name}:{number}: {error.reason}")
             if len(items) == limit:
                 break
     if not items and not bad:
-        raise DaariError(f"{name} is empty: it needs one JSON object per line")
+        raise DaariError(f"{lines.name} is empty: it needs one JSON object per line")
     if not items or (bad and not skip):
         mend = "Mend them, or leave them out with --skip-bad-rows." if items else "No row is good."
-        raise DaariError(f"{name} has {_listed(bad)}\n{mend}")
-    return Rows(items, bad)
-
-
-def check_data(path: str | Path, split: str) -> None:
-    """What can be told of data without a tokenizer, so that it is told before a model is loaded.
-
-    Raises:
-        DaariError: there is no such file or split, or what is there is no regular file.
-    """
-    if str(path) != "-":
-        check_regular(_file(path, split), "data", instead=INSTEAD)
-
-
-def _file(path: str | Path, split: str) -> Path:
-    """The file itself, or that of a split in a folder."""
-    check_name(path, "data")
-    file = Path(path)
-    if what_is(file) == FOLDER:
-        there = sorted(name for name in os.listdir(file) if name.endswith(".jsonl"))
-        file = file / f"{split}.jsonl"
-        if file.name not in there:
-            has = f"it has {', '.join(there)}" if there else "it has no .jsonl file at all"
-            raise DaariError(f"no {file.name} in the folder {path}: {has}. Choose another split or a file.")
-    return file
-
-
-@contextmanager
-def _opened(path: str | Path, split: str) -> Iterator[tuple[str, IO[bytes], int | None]]:
-    """The file's name for messages, the open file, and its number of lines (None for stdin)."""
-    if str(path) == "-":
-        yield "stdin", sys.stdin.buffer, None
-        return
-    file = _file(path, split)
-    with open_regular(file, "data", instead=INSTEAD) as handle:
-        total = sum(1 for _ in lines_of(handle, str(file)))
-        handle.seek(0)
-        yield str(file), handle, total
-
-
-def lines_of(handle: IO[bytes], name: str) -> Iterator[bytes]:
-    """The lines of a file, of which none may fill the memory.
-
-    Raises:
-        DaariError: a line has more than ``MAX_LINE`` bytes.
-    """
-    number = 0
-    while line := handle.readline(MAX_LINE + 1):
-        number += 1
-        if len(line) > MAX_LINE:
-            raise DaariError(
-                f"{name}:{number} has more than {MAX_LINE >> 20} MB: a row is one JSON object on a line of its own."
-            )
-        yield line
+        raise DaariError(f"{lines.name} has {_listed(bad)}\n{mend}")
+    return Rows(items, bad, dict(unread))

@@ -17,6 +17,25 @@ CLOCK = 16  # characters of a moving clock that two renderings may have in commo
 
 
 @dataclass(frozen=True, slots=True)
+class Features:
+    """Which fields of a row are what, as mlx_lm.lora's ``prompt_feature``, ``completion_feature`` and so on name them.
+
+    Attributes:
+        prompt, completion: of a completion.
+        chat: of the messages of a chat.
+        text: of a text.
+    """
+
+    prompt: str = "prompt"
+    completion: str = "completion"
+    chat: str = "messages"
+    text: str = "text"
+
+
+LORA = Features()
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """A row that has been read.
 
@@ -55,34 +74,46 @@ class RowReader:
     Args:
         tokenizer: the teacher's.
         config: further variables for the template; see :class:`daari_mlx.text.template.ChatTemplate`.
+        features: which fields of a row are what.
     """
 
-    def __init__(self, tokenizer: Any, config: dict[str, Any] | None) -> None:
+    def __init__(self, tokenizer: Any, config: dict[str, Any] | None, features: Features = LORA) -> None:
+        self.features = features
         self.template = ChatTemplate(tokenizer, config)
         self.tokenizer = self.template.tokenizer
         self._source = content_hash(self.template.source)
 
     def __call__(self, row: dict[str, Any]) -> Row:
         """The row's prompt and answer; raises `BadInput`."""
+        its = self.features
         # The order is mlx_lm.lora's; a prompt alone is a row too, for the teacher to answer.
-        if "prompt" in row and ("completion" in row or not {"messages", "text"} & row.keys()):
-            prompt, completion = typed(row["prompt"], str, "'prompt'"), row.get("completion")
-            if not self.tokenizer.has_chat_template:
-                if row.get("tools"):
-                    raise BadInput("the tokenizer has no chat template, which alone could show 'tools'; leave them out")
-                identity = Identity(content_hash("prompt", prompt), content_hash(completion), 0)
-                return self._row(prompt, lambda: prompt + typed(completion, str, "'completion'"), identity, plain=True)
-            turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
-            row = {"messages": turns[: 1 if completion is None else 2], "tools": row.get("tools")}
-        if "messages" in row:
-            return self._chat(row["messages"], row.get("tools"))
-        if "text" in row:
-            text = typed(row["text"], str, "'text'")
-            identity = Identity(content_hash("text", text), 0, 0)
-            unread = tuple(name for name in row if name != "text")
-            return self._row("", lambda: text, identity, plain=True, unread=unread)
+        if its.prompt in row and (its.completion in row or not {its.chat, its.text} & row.keys()):
+            return self._completion(row)
+        if its.chat in row:
+            return self._chat(row[its.chat], row.get("tools"))
+        if its.text in row:
+            text = typed(row[its.text], str, repr(its.text))
+            unread = tuple(name for name in row if name != its.text)
+            return self._row("", lambda: text, Identity(content_hash("text", text), 0, 0), plain=True, unread=unread)
         keys = ", ".join(map(repr, list(row)[:5]))
-        raise BadInput(f"unknown keys: {keys}; a row needs 'messages', 'prompt' and 'completion', or 'text'")
+        raise BadInput(
+            f"unknown keys: {keys}; a row needs {its.chat!r}, {its.prompt!r} and {its.completion!r}, or {its.text!r}; "
+            "name other fields with --prompt-feature, --completion-feature, --chat-feature, --text-feature"
+        )
+
+    def _completion(self, row: dict[str, Any]) -> Row:
+        its, tools = self.features, row.get("tools")
+        prompt, completion = typed(row[its.prompt], str, repr(its.prompt)), row.get(its.completion)
+        if self.tokenizer.has_chat_template:
+            turns = [{"role": "user", "content": prompt}]
+            if completion is not None:
+                said = typed(completion, str, repr(its.completion), filled=False)
+                turns.append({"role": "assistant", "content": said})
+            return self._chat(turns, tools)
+        if tools:
+            raise BadInput("the tokenizer has no chat template, which alone could show 'tools'; leave them out")
+        identity = Identity(content_hash("prompt", prompt), content_hash(completion), 0)
+        return self._row(prompt, lambda: prompt + typed(completion, str, repr(its.completion)), identity, plain=True)
 
     def _chat(self, given: Any, tools: Any) -> Row:
         messages = read_messages(given)

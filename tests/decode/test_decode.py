@@ -17,11 +17,11 @@ from zoo import Oracle, build
 
 from daari_mlx import generate, stream_generate
 from daari_mlx.decode import generate as decode
-from daari_mlx.decode.generate import encode_prompt
 from daari_mlx.decode.responses import GenerationResponse
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher.fingerprint import fingerprint
+from daari_mlx.text.prompt import encode_prompt
 
 FIELDS = ("text", "token", "finish_reason", "generation_tokens", "prompt_tokens")
 PROMPT = [1, 40, 41, 42]

@@ -21,7 +21,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.text import data
+from daari_mlx.text import lines
 from daari_mlx.text.data import Prompt, Rows, Sequence, read_prompts, read_sequences
 from daari_mlx.text.identity import prompt_hash, tokens_hash
 
@@ -386,7 +386,7 @@ BAD = {
     "empty completion": ({"prompt": "p", "completion": ""}, "the answer is empty"),
     "number completion": (
         {"prompt": "p", "completion": 4},
-        "the content of message 2 (assistant) is 4, not a string",
+        "'completion' is 4, not a string",
     ),
     "empty text": ({"text": ""}, "'text' is empty"),
     "null text": ({"text": None}, "'text' is missing or null, not a string"),
@@ -584,7 +584,7 @@ def test_a_named_pipe_may_never_say_anything_and_is_refused_with_what_to_give(tm
 def test_a_line_without_end_fills_no_memory(
     newline: bytes, file: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "MAX_LINE", 1 << 20)
+    monkeypatch.setattr(lines, "MAX_LINE", 1 << 20)
     file.write_bytes(json.dumps(GOOD).encode() + b"\n" + b" " * (1 << 20) + b"x" + newline)
     with pytest.raises(DaariError, match=r"rows.jsonl:2 has more than 1 MB: a row is one JSON object on a line"):
         read_sequences(file, tokenizer)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from daari_mlx.text.data import Rows
 
 R = TypeVar("R")
+FEATURES = "prompt_feature completion_feature chat_feature text_feature"  # options that say which field is what
 Kind = Literal["graph", "model", "pair", "lookup", "none"]
 
 
@@ -49,14 +50,18 @@ class RowsName:
     skip_bad_rows: Annotated[bool, Option("Leave bad rows out and list them, instead of stopping.")] = False
     limit: Annotated[int | None, number("Take only so many rows.", 1)] = None
     chat_template_config: ChatTemplateConfig = None
+    prompt_feature: Annotated[str, Option("The field of a row's prompt, as for mlx_lm.lora.", "FIELD")] = "prompt"
+    completion_feature: Annotated[str, Option("The field of the answer to that prompt.", "FIELD")] = "completion"
+    chat_feature: Annotated[str, Option("The field of a chat's messages.", "FIELD")] = "messages"
+    text_feature: Annotated[str, Option("The field of a text.", "FIELD")] = "text"
 
     def check(self) -> None:
         """Look for the data without a tokenizer, so that its lack is told before a model is loaded.
 
         Raises:
-            DaariError: see :func:`daari_mlx.text.data.check_data`.
+            DaariError: see :func:`daari_mlx.text.lines.check_data`.
         """
-        from daari_mlx.text.data import check_data
+        from daari_mlx.text.lines import check_data
 
         check_data(str(self.data), self.split)
 
@@ -67,6 +72,8 @@ class RowsName:
             read: ``read_prompts`` or ``read_sequences``, whose errors these are.
             limit: the most rows, in place of the option.
         """
+        from daari_mlx.text.rows import Features
+
         rows = read(
             str(self.data),
             teacher.tokenizer,
@@ -75,9 +82,10 @@ class RowsName:
             max_length=teacher.context_length,
             limit=limit or self.limit,
             chat_template_config=self.chat_template_config,
+            features=Features(self.prompt_feature, self.completion_feature, self.chat_feature, self.text_feature),
         )
-        if skipped := rows.skipped_note():
-            report.note(f"note: {skipped}")
+        for note in rows.notes():
+            report.note(f"note: {note}")
         return rows.items
 
 

@@ -18,8 +18,13 @@ def read_truth(value: Any) -> bool:
 
 
 def read_template_config(value: Any) -> dict[str, Any]:
-    """A JSON object."""
-    return _json_object(value, "it", '{"enable_thinking": false}', found=str(value))
+    """A JSON object with variables of a chat template."""
+    from daari_mlx.text.template import check_config
+
+    try:
+        return check_config(_json_object(value, "it", '{"enable_thinking": false}', found=str(value)))
+    except DaariError as error:
+        raise ValueError(str(error)) from error
 
 
 def read_json_schema(value: Any) -> dict[str, Any]:
