@@ -1,5 +1,6 @@
-"""From files to token sequences: JSONL, folders or stdin → prompts and answers as tokens.
+"""From files and messages to token ids: JSONL, folders or stdin → prompts and answers as tokens.
 
-``data`` reads, ``rows`` judges one row, ``prefixes`` finds what sequences share. In comes a path and a tokenizer; out
-come sequences, and what was wrong with bad rows.
+``template`` is the one way from messages to text and ids, with ``messages`` for the one form that they are brought into;
+``prompt`` takes prompts as public functions do. ``lines`` opens a file, ``rows`` judges one row, ``data`` reads them
+all, ``identity`` says which are the same, ``prefixes`` finds what sequences share.
 """

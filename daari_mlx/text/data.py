@@ -57,8 +57,8 @@ class Prompt:
     """One prompt for the teacher to answer, as token ids.
 
     ``reference`` is the row's own answer: ``tokens + reference`` is what `read_sequences` gives. It is None
-    where the row has none, where it is too long, and where the chat template does not render it as what
-    follows the prompt.
+    where the row has none, where it is too long, where the chat template does not render it as what follows
+    the prompt, and where the tokenizer cannot split it from the prompt.
     """
 
     tokens: list[int]  # the header of the assistant's turn included

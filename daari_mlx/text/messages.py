@@ -82,6 +82,8 @@ def plain(value: Any, depth: int = 0) -> Any:
     Raises:
         BadInput: it is nested more than ``DEEPEST`` levels deep.
     """
+    if value is None or type(value) in (str, int, float, bool):
+        return value
     if depth > DEEPEST:
         raise BadInput(f"messages or tools are nested more than {DEEPEST} levels deep")
     if isinstance(value, Mapping):
