@@ -1,4 +1,4 @@
-"""Rows and template variables at the command line: named fields, what is said of others, what is refused before work."""
+"""Rows and template variables at the command line: named fields, what is said of others, what is refused at once."""
 
 from __future__ import annotations
 
