@@ -8,7 +8,7 @@ import typer
 
 from daari_mlx import __version__
 from daari_mlx.cli import annotate, answer, bench, compile, hub, inspect, merge, plot, tier
-from daari_mlx.cli.shell import Command, interrupts_unsaid, open_streams
+from daari_mlx.cli.shell import Command, interrupt, interrupts_unsaid, open_streams
 
 app = typer.Typer(
     name="daari-mlx",
@@ -58,6 +58,7 @@ def main() -> None:
     """Run the command line; ends the process with the exit status."""
     open_streams()  # before help is printed
     interrupts_unsaid()
+    signal.signal(signal.SIGINT, interrupt)
     try:
         app(prog_name="daari-mlx")
     finally:  # all is told: what is left is Python's own end, which a further Ctrl-C may cut short

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from io import TextIOWrapper
 from types import TracebackType
@@ -91,6 +92,9 @@ def _tell(error: Exception) -> None:
 
 
 def _stop(command: str) -> NoReturn:
+    """Tell of a Ctrl-C; what is left is the process's own end, which a further one may cut short."""
+    if signal.getsignal(signal.SIGINT) is interrupt:  # else the process is somebody else's
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     resumes = command in RESUMES
     report.note("\nStopped. What is done is kept: the same command resumes." if resumes else "\nStopped.")
     raise typer.Exit(130) from None
@@ -103,6 +107,11 @@ def interrupted(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return False
+
+
+def interrupt(number: int, frame: Any) -> NoReturn:
+    """What Ctrl-C does in a process of our own, until a command has told of one (see :func:`_stop`)."""
+    raise KeyboardInterrupt
 
 
 def interrupts_unsaid() -> None:

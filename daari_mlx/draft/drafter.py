@@ -110,7 +110,7 @@ class GraphDrafter:
         if num_draft_tokens is None and cost is None:
             raise ValueError("GraphDrafter needs num_draft_tokens or a cost curve to choose a length from.")
         if num_draft_tokens is not None:
-            check_whole("num_draft_tokens", num_draft_tokens, 1)
+            check_whole("num_draft_tokens", num_draft_tokens, 0)
         self.graph = graph
         self.layer = graph.layer
         self.num_draft_tokens = num_draft_tokens

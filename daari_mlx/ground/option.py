@@ -58,7 +58,7 @@ def check_fields(record: Any) -> None:
         if option is None or value is None or any(get_origin(kind) in (list, dict) for kind in kinds):
             continue
         if isinstance(value, bool) and bool not in kinds:
-            raise DaariError(f"{name} is {value}: give a number.")
+            raise DaariError(f"{name} is {value}: give a {'number' if float in kinds else 'whole number'}.")
         if option.read is not None:
             _read(name, value, option.read)
         elif int in kinds or float in kinds:

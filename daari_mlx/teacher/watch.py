@@ -80,11 +80,15 @@ class Watch:
                 self._done, self._deadline = word == "done", None
                 self._tell_all(f"{word} {self.rank}")
         if not said:
-            self._running = False
             self._selector.unregister(self._control)
+            self._running = False
             if not (self._done and self.rank == 0):  # rank 0's watch serves the others until they are done
                 for rank in list(self._peers):
                     self._drop(rank)
+
+    def _say(self) -> None:
+        with suppress(OSError):
+            os.write(2, f"error: {self._why} {RESUME}\n".encode())
 
     def _hear_peer(self, peer: int) -> None:
         try:
@@ -123,8 +127,7 @@ class Watch:
 
     def _end_rank(self) -> None:
         if os.getppid() == self.process:  # else it has ended, and the number may be another's
-            with suppress(OSError):
-                os.write(2, f"error: {self._why} {RESUME}\n".encode())
+            self._say()
             os.kill(self.process, signal.SIGKILL)
 
 

@@ -77,6 +77,11 @@ READ = {  # and what is read, whatever the command
 NO_PLACE = {  # text, numbers, repositories and names of other things
     "--base-model",
     "--chat-template-config",
+    "--chat-feature",
+    "--completion-feature",
+    "--concurrency",
+    "--prompt-feature",
+    "--text-feature",
     "--device",
     "--extra-eos-token",
     "--license",

@@ -16,7 +16,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from zoo import Oracle, build
 
 from daari_mlx import generate, stream_generate
-from daari_mlx.decode import generate as decode
+from daari_mlx.decode import responses
 from daari_mlx.decode.responses import GenerationResponse
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.ground.errors import DaariError
@@ -297,7 +297,7 @@ def test_tokens_per_second_count_the_time_of_every_forward(
             now += 10.0
             return super().__call__(inputs, cache)
 
-    monkeypatch.setattr(decode.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(responses.time, "perf_counter", lambda: now)
     truth = [*prompt, *range(50, 62), EOS]
     drafter = None if lengths is None else Splits(truth, list(lengths))
     *_, last = stream_generate(Slow(truth), compiled.teacher.tokenizer, prompt, 20, drafter=drafter)
