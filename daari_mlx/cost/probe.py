@@ -89,32 +89,17 @@ class ProbeRecord:
 
 def cost_of(model: nn.Module) -> Cost:
     """The kept T(m) of this model on this machine; measured quickly where there is none yet."""
-    known = known_cost(model)
-    if known is None:
-        record = measure(model, rows=QUICK_ROWS, repeats=3, longer=LONGER)
-        save(record)
-        known = _keep(model, record)  # a noisy one serves this process, so that it is not measured for every answer
-    return known
-
-
-def known_cost(model: nn.Module) -> Cost | None:
-    """The kept T(m) of this model on this machine; None where there is none yet."""
-    known: tuple[tuple[str, str | None], Cost] | None = getattr(model, _ATTRIBUTE, None)
-    if known is not None and known[0] == _kind(model):
-        return known[1]
-    record = load(model)
-    return None if record is None else _keep(model, record)
-
-
-def _keep(model: nn.Module, record: ProbeRecord) -> Cost:
-    object.__setattr__(model, _ATTRIBUTE, (_kind(model), record.cost))
-    return record.cost
-
-
-def _kind(model: nn.Module) -> tuple[str, str | None]:
-    """What a change of weights or of an adapter's scale leaves."""
     teacher = fingerprint_model(model)
-    return teacher["structure"], teacher["quantisation"]
+    kind = teacher["structure"], teacher["quantisation"]  # what a change of weights or an adapter's scale leaves
+    known: tuple[tuple[str, str | None], Cost] | None = getattr(model, _ATTRIBUTE, None)
+    if known is None or known[0] != kind:
+        record = load(model)
+        if record is None:
+            record = measure(model, rows=QUICK_ROWS, repeats=3, longer=LONGER)
+            save(record)
+        known = kind, record.cost  # a noisy one serves this process, so that it is not measured for every answer
+        object.__setattr__(model, _ATTRIBUTE, known)
+    return known[1]
 
 
 def measure(

@@ -14,7 +14,6 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from daari_mlx.cost import probe
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.draft.drafter import Context, Draft, Drafter, GraphDrafter
-from daari_mlx.draft.forced import ForcedDrafter, Forcing
 from daari_mlx.draft.lookup import LookupDrafter
 from daari_mlx.draft.model import ModelDrafter
 from daari_mlx.draft.pair import PairDrafter
@@ -38,17 +37,11 @@ def choose_drafter(
     graph: Graph | None,
     drafter: Drafter | None,
     num_draft_tokens: DraftLength,
-    grammar: Forcing | None = None,
-    before: int = 0,
 ) -> tuple[Drafter | None, Tap | None]:
-    """Who drafts and where its states are read; ``statistics.drafting_off`` says why nobody does.
-
-    A ``grammar`` drafts what it leaves no choice in, alone or along with the others; it does not know the ``before``
-    tokens of the text.
-    """
+    """Who drafts and where its states are read; ``statistics.drafting_off`` says why nobody does."""
     check_draft_length(num_draft_tokens)
-    if graph is None and drafter is None and (off := _schema_off(model, grammar, num_draft_tokens)) is not None:
-        statistics.drafting_off = off
+    if graph is None and drafter is None:
+        statistics.drafting_off = "no graph was given"
     elif num_draft_tokens == 0:
         statistics.drafting_off = "num_draft_tokens is 0"
     else:
@@ -58,24 +51,8 @@ def choose_drafter(
         return None, None
     if known is not None:
         drafter = graph_drafter(known, model, tokenizer, num_draft_tokens)
-    if grammar is not None:
-        length = None if num_draft_tokens == "auto" else num_draft_tokens
-        cost = probe.cost_of(model) if length is None else None
-        drafter = ForcedDrafter(grammar, drafter, before=before, num_draft_tokens=length, cost=cost)
     layer = getattr(drafter, "layer", FINAL)
     return drafter, None if layer is None else tap_model(model, layer)[0]
-
-
-def _schema_off(model: nn.Module, grammar: Forcing | None, num_draft_tokens: DraftLength) -> str | None:
-    """Why a schema alone does not draft, or None where it does.
-
-    Nobody asked for drafts, so nobody waits for measurements.
-    """
-    if grammar is None:
-        return "no graph was given"
-    if num_draft_tokens == "auto" and probe.known_cost(model) is None:
-        return "no graph was given, and the schema drafts where T(m) is known: daari-mlx probe measures it"
-    return None
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from daari_mlx.decode.refusals import (
 from daari_mlx.decode.responses import GenerationResponse, Prefill, Responder
 from daari_mlx.decode.stops import stop_list
 from daari_mlx.draft.drafter import Drafter
-from daari_mlx.draft.forced import Forcing
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
@@ -104,20 +103,16 @@ def stream_generate(
     statistics = Statistics()
     prefill = Prefill(prompt_progress_callback)
     cache = prompt_cache if prompt_cache is not None else new_cache(model, max_kv_size)
-    ids, earlier = encode_prompt(tokenizer, prompt), None if earlier is None else token_ids(earlier)
-    processors = processors_for(logits_processors, ids, earlier, begun)
-    grammar = next((one for one in processors or () if isinstance(one, Forcing)), None)
     with unchanged(model):
         check_kv_quantisation(model, cache, kv_bits, kv_group_size)
-        chosen, tap = choose_drafter(
-            model, tokenizer, cache, statistics, known, drafter, num_draft_tokens, grammar, len(earlier or ())
-        )
+        chosen, tap = choose_drafter(model, tokenizer, cache, statistics, known, drafter, num_draft_tokens)
         vocabulary = 0 if chosen is None else vocabulary_of(model)
         limit = blocks_until(model)
+    ids, earlier = encode_prompt(tokenizer, prompt), None if earlier is None else token_ids(earlier)
     options = Options(
         max_tokens=max_tokens,
         sampler=None if sampler is greedy_sampler else sampler,
-        logits_processors=processors,
+        logits_processors=processors_for(logits_processors, ids, earlier, begun),
         prompt_progress_callback=prefill,
         context_length=context_length(model),
         blocks_until=limit,
