@@ -112,7 +112,8 @@ def test_a_folder_that_exists_wins_over_a_repository(server: StandIn, folder: Pa
     "name", ["nowhere", "a/b/c", "./alice/sms", "../sms", "/alice/sms", "alice/", "a b/c", "é/è", ""]
 )
 def test_what_names_neither_a_folder_nor_a_repository_is_told_without_asking(server: StandIn, name: str) -> None:
-    with pytest.raises(DaariError, match=r"There is no graph at .*: give the folder .* or a Hub repository as user"):
+    nothing = r"There is no graph at .*: give the folder .* or a Hub repository as user"
+    with pytest.raises(DaariError, match=nothing if name else "The name of the graph cannot be used: it is empty"):
         load_graph(name)
     assert server.requests == []
 

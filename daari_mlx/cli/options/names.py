@@ -162,9 +162,9 @@ class DrafterName:
         from daari_mlx.share.find import load_graph
         from daari_mlx.teacher.load import check_model
 
+        used = self.kind() in ("graph", "pair")
         if self.draft_model is not None:
             check_model(self.draft_model)
-        used = self.kind() in ("graph", "pair")
         return load_graph(str(self.graph)) if used else None
 
     def load(self, graph: Graph | None, teacher: Teacher, *, trust_remote_code: bool) -> Drafting:
