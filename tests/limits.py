@@ -43,16 +43,31 @@ class Started(subprocess.Popen):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **options: Any) -> None:
         if not options.get("start_new_session") and options.get("process_group") is None:
             options["process_group"] = 0
+        self._told = False
         super().__init__(*args, **options)
         _running.append(self)
         _tell_watch(f"+{self.pid}")
 
+    def poll(self) -> int | None:
+        return self._ended(super().poll())
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._ended(status := super().wait(timeout))
+        return status
+
+    def _ended(self, status: int | None) -> int | None:
+        """The number of a process that has been asked after is free for other processes."""
+        if status is not None and not self._told:
+            self._told = True
+            _tell_watch(f"-{self.pid}")
+        return status
+
     def end(self) -> None:
         """End the whole group."""
         with suppress(ProcessLookupError, PermissionError):  # a Mac permits no signal to a group of zombies
-            os.killpg(self.pid, signal.SIGKILL)
+            if self.poll() is None or not _is_process(self.pid):  # else the number is another's by now
+                os.killpg(self.pid, signal.SIGKILL)
         self.wait()
-        _tell_watch(f"-{self.pid}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,6 +110,14 @@ def ends_what_it_started() -> Iterator[None]:
     before = len(_running)
     yield
     _end_since(before)
+
+
+def _is_process(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _limit(item: pytest.Item) -> float:

@@ -144,7 +144,7 @@ class Launch:
     def close(self) -> None:
         """End what is left."""
         for process in self.processes:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             if process.stdin is not None:
                 process.stdin.close()
