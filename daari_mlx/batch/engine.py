@@ -24,6 +24,7 @@ from daari_mlx.batch.request import Event, Request, Row
 from daari_mlx.batch.rows import Ask, Rows
 from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.decode.answer import Answer, Plan
+from daari_mlx.decode.begun import processors_for
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.responses import Prefill, Responder
 from daari_mlx.draft.drafter import Drafter
@@ -122,7 +123,8 @@ class BatchEngine:
         """Take a request; its number, which its events carry.
 
         Raises:
-            DaariError: the prompt is empty, or longer than the teacher can hold.
+            DaariError: the prompt is empty, or longer than the teacher can hold; a grammar that cannot follow what the
+                prompt begins.
         """
         if not request.prompt:
             raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
@@ -134,7 +136,8 @@ class BatchEngine:
         prefill = Prefill(request.prompt_progress_callback)
         cached = 0 if request.prompt_cache is None else cached_tokens(request.prompt_cache)
         seed = int(mx.random.randint(0, 2**31 - 1)) if request.seed is None and request.sampler else request.seed or 0
-        judge = Judge(request.sampler, request.logits_processors, request.prompt[:-1], self.stream, OwnDraws(seed))
+        processors = processors_for(request.logits_processors, request.prompt, None, request.begun)
+        judge = Judge(request.sampler, processors, request.prompt[:-1], self.stream, OwnDraws(seed))
         responder = Responder(
             self.tokenizer, len(request.prompt), request.max_tokens, statistics, request.stop, prefill
         )

@@ -89,6 +89,7 @@ def batch_generate(
     logits_processors: Any = None,
     stop: Any = None,
     seed: int | Sequence[int | None] | None = None,
+    begun: Any = 0,
     completion_batch_size: int = 32,
     prefill_step_size: int = STEP,
     max_cache_bytes: int | None = None,
@@ -106,7 +107,9 @@ def batch_generate(
             forward over all rows decide; 0 drafts nothing.
         sampler, seed, stop: one for all prompts, or a list with one a prompt. A row with a seed draws what
             ``mx.random.seed(seed)`` lets it draw alone.
-        logits_processors: a list of processors for each prompt, or one list for all, which then may keep no state.
+        logits_processors: a list of processors for each prompt, or one list for all, which then may keep no state (a
+            grammar gives each row a state of its own).
+        begun: one for all prompts, or one a prompt; see :func:`daari_mlx.stream_generate`.
         completion_batch_size: rows that share a forward at the most.
         prefill_step_size: prompt tokens that are read between two rounds.
         max_cache_bytes: what all rows' caches may take; None for no limit.
@@ -132,6 +135,7 @@ def batch_generate(
     stops = each(stop, count, "stop") if _nested(stop) else [stop] * count
     processors = list(logits_processors) if _nested(logits_processors) else [logits_processors] * count
     limits, seeds = each(max_tokens, count, "max_tokens"), each(seed, count, "seed")
+    begins = each(begun, count, "begun")
     caches = [None] * count if prompt_caches is None else each(list(prompt_caches), count, "prompt_caches")
     requests = [
         Request(
@@ -141,6 +145,7 @@ def batch_generate(
             logits_processors=processors[k],
             stop=stop_list(stops[k]),
             seed=seeds[k],
+            begun=begins[k],
             prompt_cache=caches[k],
             keep_cache=return_prompt_caches,
         )

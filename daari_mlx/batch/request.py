@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from daari_mlx.decode.answer import Answer
+from daari_mlx.decode.begun import Begun
 from daari_mlx.decode.responses import GenerationResponse, Prefill, Responder
 from daari_mlx.draft.drafter import Drafter
 from daari_mlx.ground.accept import Statistics
@@ -26,6 +27,7 @@ class Request:
         seed: of the row's own random numbers, so that it draws what it draws alone; None takes one from MLX's.
         drafter: who drafts for this row alone; None takes the engine's.
         prompt_cache: what came before the prompt, of one row; it is copied, and left as it is. Or None.
+        begun: how much of the prompt's end is the beginning of the answer; see :func:`daari_mlx.stream_generate`.
         keep_cache: give the row's prompt cache back at the end, with the prompt and all emitted tokens in it.
         prompt_progress_callback: called with (prompt tokens done, prompt tokens).
     """
@@ -38,6 +40,7 @@ class Request:
     seed: int | None = None
     drafter: Drafter | None = None
     prompt_cache: Cache | None = None
+    begun: Begun = 0
     keep_cache: bool = False
     prompt_progress_callback: Callable[[int, int], None] | None = None
 

@@ -15,6 +15,7 @@ from daari_mlx import batch_generate
 from daari_mlx.batch.lengths import best_common_length
 from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.cost.length import Cost, best_length
+from daari_mlx.decode.grammar import json_schema_processor
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.measure.batch_bench import run_batch_bench
 from daari_mlx.show.batch_text import batch_bench_text
@@ -88,6 +89,38 @@ def test_prompt_caches_come_back_whole_and_are_gone_on_from(compiled: Compiled, 
     for prompt, said, answer in zip(prompts, first.token_ids, second.texts, strict=False):
         assert answer == mlx_lm.generate(model, tokenizer, [*prompt, *said, 50, 51, 52], max_tokens=8)
     assert [c[0].offset for c in first.caches] == [len(p) + 8 for p in prompts[:3]], "given caches are left alone"
+
+
+@pytest.mark.parametrize("drafting", [{}, {"graph": True, "num_draft_tokens": 6}])
+def test_one_schema_holds_each_row_by_itself(
+    compiled: Compiled, prompts: list[list[int]], drafting: dict[str, Any]
+) -> None:
+    """One grammar is given for all rows, and each row stands elsewhere in it; what was begun is told for each."""
+    model, tokenizer = compiled.teacher.model, compiled.teacher.tokenizer
+    schema = {"type": "object", "properties": {"label": {"enum": ["ham", "spam"]}, "n": {"type": "integer"}}}
+    grammar = json_schema_processor(tokenizer, {**schema, "required": ["label", "n"], "additionalProperties": False})
+    begun = ["", '{"label":"sp', '{"', ""]
+    given = [
+        [*prompt, *tokenizer.encode(text, add_special_tokens=False)]
+        for prompt, text in zip(prompts, begun, strict=False)
+    ]
+    options = drafting | ({"graph": compiled.graph} if drafting else {})
+    found = batch_generate(
+        model,
+        tokenizer,
+        given,
+        max_tokens=40,
+        logits_processors=[grammar],
+        begun=begun,
+        completion_batch_size=3,
+        **options,
+    )
+    for prompt, text, answer in zip(given, begun, found.texts, strict=True):
+        own = grammar.for_answer(prompt, begun=text)
+        assert answer == mlx_lm.generate(model, tokenizer, prompt, max_tokens=40, logits_processors=[own])
+        assert (text + answer).startswith('{"label":"')
+    with pytest.raises(DaariError, match="does not end with it"):
+        batch_generate(model, tokenizer, given, logits_processors=[grammar], begun="{}")
 
 
 @pytest.mark.parametrize(
