@@ -37,7 +37,7 @@ class Alone:
             make_prompt_cache(model) if request.prompt_cache is None else copy.deepcopy(request.prompt_cache)
         )
         self._teacher = TeacherRow(model, self._cache, row.judge, tap=tap, stream=stream, whole=request.keep_cache)
-        self._read = 0
+        self._read = request.known
         self._state: mx.array | None = None
         self._answer: Answer | None = None
 
@@ -88,5 +88,5 @@ class Alone:
         except Exception as error:
             event.error = error
         if event.ended and self.row.request.keep_cache:
-            event.prompt_cache = self._cache
+            event.prompt_cache, event.held = self._cache, len(answer.text)
         return event

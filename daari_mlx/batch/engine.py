@@ -128,13 +128,16 @@ class BatchEngine:
         """
         if not request.prompt:
             raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
+        if not 0 <= request.known < len(request.prompt):
+            raise DaariError(f"known is {request.known}: at least one of {len(request.prompt)} tokens has to be read.")
         if request.max_tokens == 0 or request.max_tokens < -1:
             raise DaariError(f"max_tokens is {request.max_tokens}: give at least 1, or -1 for no limit.")
         if not len(self):  # while answers are under way, the model stays as it is
             self._prefixes.renew()
         uid, statistics = next(self._uids), Statistics()
         prefill = Prefill(request.prompt_progress_callback)
-        cached = 0 if request.prompt_cache is None else cached_tokens(request.prompt_cache)
+        before = request.prompt_cache if not request.known else None
+        cached = 0 if before is None else cached_tokens(before)
         seed = int(mx.random.randint(0, 2**31 - 1)) if request.seed is None and request.sampler else request.seed or 0
         processors = processors_for(request.logits_processors, request.prompt, None, request.begun)
         judge = Judge(request.sampler, processors, request.prompt[:-1], self.stream, OwnDraws(seed))
@@ -201,7 +204,7 @@ class BatchEngine:
             if len(self._running) + len(self._newcomers) >= self._most_rows or not self._fits(row):
                 return
             if row.request.prompt_cache is not None:
-                self._enter(row, row.request.prompt_cache, 0)
+                self._enter(row, row.request.prompt_cache, row.request.known)
                 continue
             prompt = row.request.prompt
             others = [other.request.prompt for other in list(self._waiting)[1 : self._most_rows]]
@@ -325,7 +328,9 @@ class BatchEngine:
         if row.request.keep_cache and event.error is None:
             held = self._rows.cache.tokens[place] - row.cached
             event.prompt_cache = self._rows.leave(place)
-            if held < len(row.answer.text):
+            event.held = held
+            if held < len(row.answer.text) and row.request.whole_cache:
+                event.held = len(row.answer.text)
                 newest = TeacherRow(self.model, event.prompt_cache, row.judge, stream=self.stream, whole=True)
                 newest.finish(row.answer.text[-1])
         else:

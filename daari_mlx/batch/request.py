@@ -27,8 +27,10 @@ class Request:
         seed: of the row's own random numbers, so that it draws what it draws alone; None takes one from MLX's.
         drafter: who drafts for this row alone; None takes the engine's.
         prompt_cache: what came before the prompt, of one row; it is copied, and left as it is. Or None.
+        known: how many first tokens of the prompt ``prompt_cache`` holds instead; 0 where it holds what came before.
         begun: how much of the prompt's end is the beginning of the answer; see :func:`daari_mlx.stream_generate`.
         keep_cache: give the row's prompt cache back at the end, with the prompt and all emitted tokens in it.
+        whole_cache: the kept cache has to hold the newest token too, which may cost one more forward.
         prompt_progress_callback: called with (prompt tokens done, prompt tokens).
     """
 
@@ -40,8 +42,10 @@ class Request:
     seed: int | None = None
     drafter: Drafter | None = None
     prompt_cache: Cache | None = None
+    known: int = 0
     begun: Begun = 0
     keep_cache: bool = False
+    whole_cache: bool = True
     prompt_progress_callback: Callable[[int, int], None] | None = None
 
 
@@ -77,6 +81,7 @@ class Event:
             ``finish_reason``.
         error: what ended the row instead; it was its own, and the others go on.
         prompt_cache: at the end of a request that wanted it.
+        held: how many tokens of prompt and answer it holds: all, or all but the last.
         alone: why this row does not share the batch, or None.
     """
 
@@ -84,6 +89,7 @@ class Event:
     responses: list[GenerationResponse] = field(default_factory=list)
     error: Exception | None = None
     prompt_cache: Cache | None = None
+    held: int = 0
     alone: str | None = None
 
     @property

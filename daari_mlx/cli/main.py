@@ -7,7 +7,7 @@ import signal
 import typer
 
 from daari_mlx import __version__
-from daari_mlx.cli import annotate, answer, bench, compile, hub, inspect, merge, plot, tier
+from daari_mlx.cli import annotate, answer, bench, compile, hub, inspect, merge, plot, server, tier
 from daari_mlx.cli.shell import Command, interrupt, interrupts_unsaid, open_streams
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ for _command in (
     plot.plot,
     bench.probe,
     tier.tier,
+    server.server,
     hub.push,
     hub.pull,
 ):

@@ -1,0 +1,293 @@
+"""One HTTP request on its way: from what is asked to the chunks of its answers, and away where the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, TypeVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from daari_mlx.batch.request import Request
+from daari_mlx.serve.errors import ApiError, error_of
+from daari_mlx.serve.parts import Chunk, Reader
+from daari_mlx.serve.service import Service
+from daari_mlx.serve.worker import News, Ticket
+
+T = TypeVar("T")
+PATIENCE = 10.0  # seconds without an event after which a stream says that it is alive
+STALLED = 60.0  # seconds that a client may take to read what it was sent
+EARLY = 3.0  # seconds within which an error still gets its own status, before a stream's headers go out
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a request comes to, whatever the API.
+
+    Attributes:
+        requests: of the engine, one for each answer.
+        readers: of each answer.
+        logprobs: see :class:`daari_mlx.serve.worker.Ticket`.
+        shown: the end of what was asked, for the operator.
+        model: its name as the client knows it.
+        prediction: see :class:`daari_mlx.serve.worker.Ticket`.
+    """
+
+    requests: list[Request]
+    readers: list[Reader]
+    model: str
+    logprobs: int | None = None
+    shown: str = ""
+    prediction: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Tokens of all answers of a request."""
+
+    prompt: int
+    cached: int = 0
+    completion: int = 0
+    reasoning: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+class Answering:
+    """The answers to one request.
+
+    Args:
+        service: of the server.
+        asked: what is answered.
+        path: of the request.
+        salt: whose caches may be used.
+        prefix: of the answer's id.
+    """
+
+    def __init__(self, service: Service, asked: Asked, path: str, salt: str, prefix: str) -> None:
+        self.service, self.asked = service, asked
+        self.id, self.created = f"{prefix}{uuid.uuid4().hex}", int(time.time())
+        news: asyncio.Queue[News] = asyncio.Queue()
+        self._news, self._salt = news, salt
+        self._tickets = [
+            Ticket(request, news, index, asked.logprobs, salt, asked.prediction)
+            for index, request in enumerate(asked.requests)
+        ]
+        self._open = len(self._tickets)
+        self._done: dict[int, Chunk] = {}
+        self._first: asyncio.Task[News] | None = None
+        service.worker.submit(self._tickets)
+        self._record = service.book.open(self.id, path, asked.shown, len(asked.requests[0].prompt))
+        self._finish = "left"
+
+    @property
+    def totals(self) -> Totals:
+        """Counts so far."""
+        done = list(self._done.values())
+        return Totals(
+            len(self.asked.requests[0].prompt),
+            max(ticket.cached for ticket in self._tickets),
+            sum(chunk.figures.tokens for chunk in done),
+            sum(chunk.reasoning_tokens for chunk in done),
+            sum(chunk.figures.drafted for chunk in done),
+            sum(chunk.figures.accepted for chunk in done),
+        )
+
+    async def chunks(self) -> AsyncIterator[Chunk | None]:
+        """What comes, in its order; None where nothing came for a while.
+
+        Raises:
+            ApiError: an answer failed.
+        """
+        limit = self.service.options.timeout
+        try:
+            while self._open:
+                left = PATIENCE if limit is None else min(PATIENCE, limit - (perf_counter() - self._record.started))
+                if left <= 0:
+                    raise ApiError(503, f"The answer took more than {limit:g} seconds, the server's limit.", "timeout")
+                news = await self._next(left)
+                yield None if news is None else self._read(news)
+            self._finish = ",".join(sorted({str(chunk.finish_reason) for chunk in self._done.values()}))
+        except Exception:
+            self._finish = "error"
+            raise
+
+    async def early(self) -> None:
+        """Wait a little for the first news: an error gets its own status as long as no header is out."""
+        self._first = asyncio.create_task(self._news.get())
+        await asyncio.wait([self._first], timeout=EARLY)
+        if self._first.done() and (error := self._first.result().error) is not None:
+            raise error_of(error)
+
+    async def _next(self, patience: float) -> News | None:
+        getting = self._first or asyncio.create_task(self._news.get())
+        self._first = getting
+        done, _ = await asyncio.wait([getting], timeout=patience)
+        if not done:
+            return None
+        self._first = None
+        return getting.result()
+
+    def _read(self, news: News) -> Chunk:
+        if news.error is not None:
+            raise error_of(news.error)
+        chunk = self.asked.readers[news.index].read(news)
+        self._done[news.index] = chunk
+        self._open -= news.ended
+        self.service.book.add(self._record, chunk)
+        return chunk
+
+    def close(self) -> None:
+        """The request is over, however it ended: places that are still taken are freed."""
+        if self._first is not None:
+            self._first.cancel()
+        if self._open:
+            self.service.worker.cancel(self._tickets)
+        record, totals = self._record, self.totals
+        if record.finish is None:
+            record.cached_tokens, record.drafted, record.accepted = totals.cached, totals.drafted, totals.accepted
+            record.forwards = sum(chunk.figures.forwards for chunk in self._done.values())
+            self.service.book.close(record, self._finish)
+
+
+async def unless_gone(http: HttpRequest, work: Awaitable[T]) -> T:
+    """The result of ``work``, which ends where the client leaves.
+
+    Raises:
+        ClientGone: it has left.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(http.receive))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for one in (task, gone):
+            one.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await one
+
+
+class ClientGone(Exception):
+    """The client has left: nobody is there to be answered."""
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events; what makes them ends with the client.
+
+    Args:
+        events: whole events as text, or None for a sign of life.
+        close: called at the end, however it ends.
+        failed: the event that tells of an error.
+    """
+
+    def __init__(
+        self, events: AsyncIterator[str | None], close: Callable[[], None], failed: Callable[[ApiError], str]
+    ) -> None:
+        super().__init__(
+            media_type="text/event-stream", headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        )
+        del self.headers["content-length"]
+        self._events, self._close, self._failed = events, close, failed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI's."""
+        sending = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        except OSError:  # the client left while it was written to
+            pass
+        finally:
+            for one in (sending, gone):
+                one.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await one
+            self._close()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+
+        async def body(text: str, more: bool = True) -> None:
+            sent = {"type": "http.response.body", "body": text.encode("utf-8", "replace"), "more_body": more}
+            await asyncio.wait_for(send(sent), STALLED)
+
+        try:
+            async for event in self._events:
+                await body(": keepalive\n\n" if event is None else event)
+        except OSError:  # TimeoutError is one
+            raise
+        except Exception as error:
+            await body(self._failed(error_of(error)))
+        await body("", more=False)
+
+
+def event(value: Any, name: str | None = None) -> str:
+    """One server-sent event."""
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def daari(chunk: Chunk, sources: list[tuple[str | None, str]]) -> dict[str, Any]:
+    """The extra field of answers and chunks; see :mod:`daari_mlx.serve`."""
+    done = chunk.figures
+    return {
+        "sources": sources,
+        "tokens": done.tokens,
+        "forwards": done.forwards,
+        "tokens_per_forward": done.tokens / done.forwards if done.forwards else 0.0,
+        "drafted": done.drafted,
+        "accepted": done.accepted,
+        "drafting_off": done.drafting_off,
+    }
+
+
+@dataclass(slots=True)
+class Whole:
+    """One answer put together from its chunks: what is sent without streaming is what streaming sends, joined."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Any] = field(default_factory=list)
+    tokens: list[Any] = field(default_factory=list)
+    sources: list[tuple[str | None, str]] = field(default_factory=list)
+    last: Chunk | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        """The next chunk."""
+        for piece in chunk.pieces:
+            if piece.kind == "text":
+                self.text += piece.text
+            elif piece.kind == "reasoning":
+                self.reasoning += piece.text
+            else:
+                self.calls.append(piece.call)
+            self.sources += piece.sources
+        self.tokens += chunk.tokens
+        self.last = chunk
+
+
+async def wholes(answering: Answering) -> list[Whole]:
+    """All answers to a request, whole."""
+    found = [Whole() for _ in answering.asked.requests]
+    async for chunk in answering.chunks():
+        if chunk is not None:
+            found[chunk.index].add(chunk)
+    return found

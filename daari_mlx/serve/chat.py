@@ -1,0 +1,233 @@
+"""`/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from daari_mlx.serve.answering import Answering, Asked, EventStream, Totals, Whole, daari, event, unless_gone, wholes
+from daari_mlx.serve.errors import ApiError
+from daari_mlx.serve.fields import Fields, Loose, OpenAIFields, read
+from daari_mlx.serve.formats import ForcedChoice, ResponseFormat, forced_call, format_processors
+from daari_mlx.serve.parts import Call, Chunk, Piece, Reader, initial_state
+from daari_mlx.serve.service import Service
+from daari_mlx.serve.spelling import Spelling
+
+MOST_TOP = 20  # likeliest tokens that may be asked for
+
+
+class Named(Loose):
+    """``{"name": ...}``."""
+
+    name: str
+
+
+class Chosen(Fields):
+    """``{"type": "function", "function": {"name": ...}}``."""
+
+    type: str
+    function: Named
+
+
+class ChatFields(OpenAIFields):
+    """What a client may send."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_TOP)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | Chosen | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    modalities: list[str] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def variables(self) -> dict[str, Any]:
+        """Variables of the chat template."""
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return {**effort, **(self.chat_template_kwargs or {})}
+
+    def choice(self) -> ForcedChoice:
+        """What has to be called: None for what the model likes, ``""`` for any tool, or the name of one."""
+        if self.tool_choice is None or self.tool_choice in ("auto", "none"):
+            return None
+        if self.tool_choice == "required":
+            return ""
+        if isinstance(self.tool_choice, Chosen):
+            return self.tool_choice.function.name
+        raise ApiError(
+            400, f"tool_choice is {self.tool_choice!r}: give auto, none, required or a function.", param="tool_choice"
+        )
+
+
+async def chat(service: Service, http: HttpRequest, body: bytes, salt: str) -> Response:
+    """Answer a chat."""
+    fields = read(ChatFields, body)
+    asked = await service.prepare(ask, service, fields)
+    answering = Answering(service, asked, http.url.path, salt, "chatcmpl-")
+    writer = Writer(answering, fields, Spelling(service.tokenizer))
+    if not fields.stream:
+        try:
+            return JSONResponse(writer.whole(await unless_gone(http, wholes(answering))))
+        finally:
+            answering.close()
+    try:
+        await unless_gone(http, answering.early())
+    except BaseException:
+        answering.close()
+        raise
+    return EventStream(writer.events(), answering.close, lambda error: event(error.body()))
+
+
+def ask(service: Service, fields: ChatFields) -> Asked:
+    """From fields to requests of the engine.
+
+    Raises:
+        ApiError, DaariError: what cannot be answered.
+    """
+    model = service.check_model(fields.model)
+    if fields.modalities not in (None, ["text"]):
+        raise ApiError(400, f"modalities is {fields.modalities}: this model has text only.", param="modalities")
+    if fields.top_logprobs and not fields.logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs: true.", param="top_logprobs")
+    tools = None if fields.tool_choice == "none" else fields.tools
+    template = service.chat(fields.variables())
+    prompt = template.prompt_ids(messages_for(fields.messages, template), tools)
+    choice = fields.choice()
+    if choice is None:
+        processors = format_processors(service, fields.response_format)
+    else:
+        processors = [forced_call(service, tools, choice)]
+    requests = service.requests(prompt, fields, fields.max_completion_tokens or fields.max_tokens, processors)
+    state = initial_state(service.tokenizer, prompt)
+    readers = [Reader(service.tokenizer, tools, state, forced=choice is not None) for _ in requests]
+    top = None if not fields.logprobs else fields.top_logprobs or 0
+    return Asked(requests, readers, model, top, _shown(fields.messages), service.prediction(fields))
+
+
+def messages_for(messages: list[dict[str, Any]], template: Any) -> list[dict[str, Any]]:
+    """Messages as chat templates know them: few know developers, and reasoning is read under another name."""
+    made = []
+    for message in messages:
+        message = dict(message)
+        if message.get("role") == "developer" and "developer" not in template.source:
+            message["role"] = "system"
+        if message.get("reasoning") and not message.get("reasoning_content"):
+            message["reasoning_content"] = message.pop("reasoning")
+        made.append(message)
+    return made
+
+
+def _shown(messages: list[dict[str, Any]]) -> str:
+    content = messages[-1].get("content")
+    return content if isinstance(content, str) else ""
+
+
+class Writer:
+    """Writes answers in OpenAI's shape."""
+
+    def __init__(self, answering: Answering, fields: ChatFields, spelling: Spelling) -> None:
+        self._answering, self._fields, self._spelling = answering, fields, spelling
+        self._calls = [0] * fields.n  # of each answer, told so far
+
+    def whole(self, answers: list[Whole]) -> dict[str, Any]:
+        """The answer without streaming."""
+        choices = []
+        for index, answer in enumerate(answers):
+            assert answer.last is not None
+            message: dict[str, Any] = {"role": "assistant", "content": answer.text or None, "refusal": None}
+            if not answer.calls and message["content"] is None:
+                message["content"] = ""
+            if answer.reasoning:
+                message["reasoning"] = answer.reasoning
+            if answer.calls:
+                message["tool_calls"] = [_call(call) for call in answer.calls]
+            choices.append(
+                {
+                    "index": index,
+                    "message": message,
+                    "finish_reason": answer.last.finish_reason,
+                    "logprobs": self._logprobs(answer.tokens),
+                    "daari": daari(answer.last, answer.sources),
+                }
+            )
+        return {**self._head("chat.completion"), "choices": choices, "usage": usage(self._answering.totals)}
+
+    async def events(self) -> AsyncIterator[str | None]:
+        """The events of a stream."""
+        for index in range(self._fields.n):
+            yield event(self._chunk(index, {"role": "assistant", "content": ""}))
+        async for chunk in self._answering.chunks():
+            if chunk is None:
+                yield None
+                continue
+            for made in self._chunks(chunk):
+                yield event(made)
+        if self._fields.stream_options.include_usage:
+            head = self._head("chat.completion.chunk")
+            yield event({**head, "choices": [], "usage": usage(self._answering.totals)})
+        yield "data: [DONE]\n\n"
+
+    def _chunks(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """One for each piece; the tokens' log-probabilities go with the first."""
+        pieces: list[Piece] = chunk.pieces or [Piece("text")]
+        made, tokens = [], chunk.tokens
+        for place, piece in enumerate(pieces):
+            delta: dict[str, Any] = {}
+            if piece.call is not None:
+                delta["tool_calls"] = [{"index": self._calls[chunk.index], **_call(piece.call)}]
+                self._calls[chunk.index] += 1
+            elif piece.text:
+                delta["content" if piece.kind == "text" else "reasoning"] = piece.text
+            reason = chunk.finish_reason if place == len(pieces) - 1 else None
+            made.append(self._chunk(chunk.index, delta, reason, self._logprobs(tokens), daari(chunk, piece.sources)))
+            tokens = []
+        return made
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None, told: Any = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "finish_reason": reason, "logprobs": logprobs}
+        if told is not None:
+            choice["daari"] = told
+        made = {**self._head("chat.completion.chunk"), "choices": [choice]}
+        if self._fields.stream_options.include_usage:
+            made["usage"] = None
+        return made
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self._answering.id,
+            "object": kind,
+            "created": self._answering.created,
+            "model": self._answering.asked.model,
+        }
+
+    def _logprobs(self, tokens: list[Any]) -> dict[str, Any] | None:
+        if not self._fields.logprobs:
+            return None
+        return {"content": [self._spelling.logprob(token) for token in tokens], "refusal": None}
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def usage(totals: Totals) -> dict[str, Any]:
+    """OpenAI's counts; what was drafted and not accepted is a rejected prediction."""
+    return {
+        "prompt_tokens": totals.prompt,
+        "completion_tokens": totals.completion,
+        "total_tokens": totals.prompt + totals.completion,
+        "prompt_tokens_details": {"cached_tokens": totals.cached},
+        "completion_tokens_details": {
+            "reasoning_tokens": totals.reasoning,
+            "accepted_prediction_tokens": totals.accepted,
+            "rejected_prediction_tokens": totals.drafted - totals.accepted,
+        },
+    }

@@ -1,0 +1,80 @@
+"""How a server is reached, and what bounds it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from daari_mlx.ground.option import Option, number
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def size(value: Any) -> int:
+    """Bytes from a number with a unit, as mlx_lm.server reads it: ``4GB``, ``512MiB``."""
+    text = str(value).strip().upper()
+    digits = text.rstrip("BKMGI ")
+    unit = text[len(digits) :].strip()
+    try:
+        found = float(digits) * UNITS[unit if unit.endswith("B") or not unit else unit + "B"]
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{value!r}: give bytes, or a size such as 4GB") from error
+    if found < 0:
+        raise ValueError(f"{value!r}: give a size from 0 on")
+    return int(found)
+
+
+def _eighth() -> int:
+    """An eighth of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The options of a server."""
+
+    host: Annotated[str, Option("The address to listen on; the default is this machine only.", "HOST")] = "127.0.0.1"
+    port: Annotated[int, number("The port; 0 takes a free one.", 0, 65535)] = 8080
+    api_key: Annotated[
+        list[str] | None,
+        Option(
+            "A key that clients have to send, as DAARI_API_KEY is; repeat it for several with caches of their own.",
+            "KEY",
+        ),
+    ] = None
+    allowed_origins: Annotated[
+        str | None,
+        Option("Web pages that may ask, separated by commas; * for all.", "ORIGINS", shown="pages of this machine"),
+    ] = None
+    served_model_name: Annotated[
+        list[str] | None,
+        Option("A further name that clients may call the model by; repeat it for several.", "NAME"),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        number("Tokens of an answer where the client says nothing; without it, to the end or the context's.", 1),
+    ] = None
+    decode_concurrency: Annotated[int, number("How many answers share a forward at the most.", 1, 256)] = 32
+    prefill_step_size: Annotated[int, number("Prompt tokens that are read between two rounds of the others.", 1)] = 512
+    queue_limit: Annotated[int, number("How many answers may wait for a place; the next is told to come later.", 0)] = (
+        256
+    )
+    max_body_bytes: Annotated[int, Option("The largest request that is read.", "SIZE", read=size, shown="16MB")] = (
+        16_000_000
+    )
+    timeout: Annotated[
+        float | None, number("Seconds that a request may take; without it there is no limit.", 0.001)
+    ] = None
+    prompt_cache_size: Annotated[int, number("How many conversations' caches are kept; 0 for none.", 0)] = 64
+    prompt_cache_bytes: Annotated[
+        int | None,
+        Option("What they may take in all.", "SIZE", read=size, shown="an eighth of the memory"),
+    ] = None
+    prompt_cache_dir: Annotated[str | None, Option("A folder to keep them in over restarts.", "FOLDER")] = None
+    show_prompts: Annotated[bool, Option("List the beginning of each prompt at /daari/requests.")] = False
+
+    @property
+    def cache_bytes(self) -> int:
+        """What kept caches may take."""
+        return _eighth() if self.prompt_cache_bytes is None else self.prompt_cache_bytes

@@ -1,0 +1,136 @@
+"""A server from its start to its end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from daari_mlx.batch.generate import make_engine
+from daari_mlx.decode.choose import graph_drafter, lookup_drafter
+from daari_mlx.decode.options import DraftLength, Sampling
+from daari_mlx.draft.drafter import Drafter
+from daari_mlx.graph.artifact import attach
+from daari_mlx.graph.graph import Graph
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.serve.app import make_app
+from daari_mlx.serve.book import Book
+from daari_mlx.serve.caches import PromptCaches
+from daari_mlx.serve.options import ServeOptions
+from daari_mlx.serve.service import Service
+from daari_mlx.serve.worker import Worker
+from daari_mlx.teacher.load import Teacher
+from daari_mlx.teacher.quirks import refuses_blocks
+from daari_mlx.text.template import ChatTemplate
+
+log = logging.getLogger("daari_mlx.server")
+
+
+def make_service(
+    teacher: Teacher,
+    graph: Graph | None = None,
+    options: ServeOptions | None = None,
+    *,
+    num_draft_tokens: DraftLength = "auto",
+    sampling: Sampling | None = None,
+    chat_template_config: dict[str, Any] | None = None,
+    whitespace: str = "compact",
+) -> Service:
+    """Everything that a server is but its sockets.
+
+    Raises:
+        DaariError: a graph of another teacher.
+    """
+    options = options or ServeOptions()
+    if graph is not None:
+        graph = attach(graph, teacher.model, teacher.tokenizer)
+
+    def engine() -> Any:
+        made, off = make_engine(
+            teacher.model,
+            teacher.tokenizer,
+            graph=graph,
+            num_draft_tokens=num_draft_tokens,
+            most_rows=options.decode_concurrency,
+            prefill_step_size=options.prefill_step_size,
+        )
+        if off is not None and graph is not None:
+            log.warning("nothing is drafted: %s", off)
+        return made
+
+    def copier() -> Drafter:
+        return (
+            lookup_drafter(teacher, num_draft_tokens)
+            if graph is None
+            else graph_drafter(graph, teacher.model, teacher.tokenizer, num_draft_tokens)
+        )
+
+    copies = bool(num_draft_tokens) and refuses_blocks(teacher.model) is None
+    if copies:
+        copier()  # what is wrong with the graph is told now, and what has to be measured is
+    worker = Worker(
+        engine,
+        PromptCaches(options.prompt_cache_size, options.cache_bytes),
+        copier if copies else None,
+        most_rows=options.decode_concurrency,
+        queue_limit=options.queue_limit,
+    )
+    return Service(
+        teacher,
+        worker,
+        Book(options.show_prompts),
+        options,
+        sampling or Sampling(),
+        ChatTemplate(teacher.tokenizer, chat_template_config),
+        whitespace,
+    )
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which says where it listens, and refuses new requests once it is told to end."""
+
+    def __init__(self, service: Service, log_level: str = "info") -> None:
+        config = uvicorn.Config(
+            make_app(service), log_level=log_level, lifespan="on", timeout_keep_alive=30, server_header=False
+        )
+        super().__init__(config)
+        self._service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """What runs is finished; a second signal ends it at once."""
+        self._service.worker.draining = True
+        super().handle_exit(sig, frame)
+
+
+def listen(options: ServeOptions) -> socket.socket:
+    """The socket to listen on.
+
+    Raises:
+        DaariError: the address cannot be had.
+    """
+    try:
+        family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((options.host, options.port))
+        made.listen(1024)
+    except OSError as error:
+        raise DaariError(
+            f"{options.host}:{options.port} cannot be listened on ({error.strerror or error}): give another --port, "
+            "or --host."
+        ) from error
+    return made
+
+
+def serve(service: Service, sock: socket.socket, log_level: str = "info") -> None:
+    """Answer until a signal says to end; then finish what runs."""
+    server = Server(service, log_level)
+    host, port = sock.getsockname()[:2]
+    log.warning("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    server.run(sockets=[sock])
+    if server.force_exit:
+        raise SystemExit(128 + signal.SIGINT)
