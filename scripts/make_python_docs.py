@@ -19,8 +19,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "python.md"
 COMMAND = "python scripts/make_python_docs.py"
 HEAD = f"""# Python
 
-The public names of `daari_mlx`. Import it before `mlx_lm`: on Linux it brings a BLAS that is many times faster than the wheel's
-own. This page is made of the docstrings: `{COMMAND}` writes it anew.
+The public names of `daari_mlx`. Import it before `mlx_lm`: on Linux it brings a BLAS that is many times faster than
+the wheel's own. This page is made of the docstrings: `{COMMAND}` writes it anew.
 """
 ROLE = re.compile(r":(?:class|func|meth|mod|data|attr):`~?([^`]+)`")
 

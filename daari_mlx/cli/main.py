@@ -8,6 +8,7 @@ import typer
 
 from daari_mlx import __version__
 from daari_mlx.cli import annotate, answer, bench, compile, hub, inspect, merge, plot, server, tier
+from daari_mlx.cli import version as versions
 from daari_mlx.cli.shell import Command, interrupt, interrupts_unsaid, open_streams
 
 app = typer.Typer(
@@ -51,6 +52,7 @@ for _command in (
     server.server,
     hub.push,
     hub.pull,
+    versions.version,
 ):
     app.command(cls=Command)(_command)
 

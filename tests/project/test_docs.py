@@ -1,4 +1,4 @@
-"""Pages tell what is there: links lead somewhere, commands have the options they are shown with, generated pages are current."""
+"""Pages tell what is there: links lead somewhere, shown commands have their options, generated pages are current."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     "page", [page for page in PAGES if page.name != "cli.md"], ids=lambda page: page.relative_to(ROOT).as_posix()
 )
 def test_commands_have_the_options_that_pages_show(page: Path) -> None:
-    """Fenced and inline, with lines that go on: every ``daari-mlx COMMAND --option`` is one that the command line has."""
+    """Fenced and inline, lines that go on included: the command line has every command and option that is shown."""
     text = _text(page)
     shown = [line for kind, block in FENCE.findall(text) if kind in ("", "bash") for line in block.split("\n")]
     joined = re.sub(r" *\\\n *", " ", "\n".join(shown))
