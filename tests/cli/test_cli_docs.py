@@ -24,7 +24,7 @@ OTHER_MEANING = {  # options that are another thing in some commands: how many t
     "--model": 2,  # the teacher, or whose words a map shows
     "--device": 3,  # of a replay, of the verdict on a graph, or of a picture
     "--workdir": 2,  # where to extract to, or a finished extraction
-    "--max-tokens": 3,  # of an answer that is given; that is learnt from; that a tier is measured on
+    "--max-tokens": 4,  # of an answer that is given, or served; that is learnt from; that a tier is measured on
     "--seed": 3,  # of compiling, of sampling, of a benchmark
     "--json": 2,  # one result, or a line a round
     "--drafter": 2,  # a replay knows more of them
