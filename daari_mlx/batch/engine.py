@@ -17,13 +17,12 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from daari_mlx.batch.alone import Alone
-from daari_mlx.batch.lengths import best_common_length
 from daari_mlx.batch.newcomers import Newcomers
 from daari_mlx.batch.prefixes import Prefixes
 from daari_mlx.batch.request import Event, Request, Row
-from daari_mlx.batch.rows import Ask, Rows
+from daari_mlx.batch.running import Running
 from daari_mlx.cost.batch_cost import BatchCost
-from daari_mlx.decode.answer import Answer, Plan
+from daari_mlx.decode.answer import Answer
 from daari_mlx.decode.begun import processors_for
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.responses import Prefill, Responder
@@ -33,10 +32,9 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.types import FloatArray
 from daari_mlx.teacher.draws import OwnDraws
 from daari_mlx.teacher.fingerprint import context_length
-from daari_mlx.teacher.judge import Judge, Verified
+from daari_mlx.teacher.judge import Judge
 from daari_mlx.teacher.quirks import blocks_until
 from daari_mlx.teacher.rewind import cached_tokens
-from daari_mlx.teacher.row import Row as TeacherRow
 from daari_mlx.teacher.tap import Tap, vocabulary_of
 
 STEP = 512  # prompt tokens that are read between two rounds
@@ -90,34 +88,34 @@ class BatchEngine:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.stream = importlib.import_module("mlx_lm.generate").generation_stream if stream is None else stream
-        self._make_drafter, self._tap, self._cost = make_drafter, tap, cost
+        self._make_drafter, self._tap = make_drafter, tap
         self._most_rows, self._most_bytes, self._why_alone = most_rows, most_bytes, why_alone
         self._step = prefill_step_size
         self._vocabulary = vocabulary_of(model)
         self._waiting: deque[Row] = deque()
-        self._running: list[Row] = []
         self._alone: deque[Alone] = deque()
         self._cancelled: set[int] = set()
         self._spare: list[Drafter] = []
         self._uids = count()
-        self._parked = False
         self.counts = Counts()
         self._reading: Iterator[int] | None = None  # a prefix that is being read
         self._shares = True  # prefixes are read for several prompts at once
         self._prefixes = Prefixes(model, prefill_step_size, self.stream)
         if why_alone is None:
-            self._rows = Rows(model, tap, self.stream)
+            self._running = Running(model, tap, cost, self._take_drafter, self.stream)
             self._newcomers = Newcomers(model, tap, prefill_step_size, self.stream)
 
     def __len__(self) -> int:
         """How many requests are not answered yet."""
-        together = 0 if self._why_alone is not None else len(self._newcomers)
-        return len(self._waiting) + len(self._running) + len(self._alone) + together
+        together = 0 if self._why_alone is not None else len(self._newcomers) + len(self._running)
+        return len(self._waiting) + len(self._alone) + together
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows' caches."""
-        return 0 if self._why_alone is not None else self._rows.cache.nbytes + self._newcomers.nbytes
+        """Bytes of the rows' caches, and of what prompts share."""
+        if self._why_alone is not None:
+            return 0
+        return self._running.teacher.cache.nbytes + self._newcomers.nbytes + self._prefixes.nbytes
 
     def add(self, request: Request) -> int:
         """Take a request; its number, which its events carry.
@@ -159,18 +157,24 @@ class BatchEngine:
         self._let_go()
         self._admit()
         events: list[Event] = []
+        together = self._why_alone is None
+        if together and self._running.started and len(self._newcomers):
+            events += self._timed_round()  # what is under way ends before anybody joins
+        if self._reading is not None or (together and len(self._newcomers)):
+            start = perf_counter()
+            events += self._read()
+            self.counts.prompt_seconds += perf_counter() - start
+        if (together and len(self._running)) or self._alone:
+            events += self._timed_round()
+        return events
+
+    def _timed_round(self) -> list[Event]:
         start = perf_counter()
-        if self._reading is not None:
-            self._read_prefix()
-        elif self._why_alone is None and len(self._newcomers):
-            events = self._read_newcomers()
-        read = perf_counter()
-        if self._running:
-            events += self._round()
-        if self._alone:
-            events += self._step_alone()
-        self.counts.prompt_seconds += read - start
-        self.counts.round_seconds += perf_counter() - read
+        if self._why_alone is None:
+            events = self._running.round(ahead=not len(self._newcomers) and self._reading is None)
+        else:
+            events = self._step_alone()
+        self.counts.round_seconds += perf_counter() - start
         self.counts.rounds += 1
         return events
 
@@ -182,11 +186,8 @@ class BatchEngine:
             return
         self._waiting = deque(row for row in self._waiting if row.uid not in self._cancelled)
         self._alone = deque(alone for alone in self._alone if alone.row.uid not in self._cancelled)
-        for place in reversed(range(len(self._running))):
-            if self._running[place].uid in self._cancelled:
-                self._rows.drop(place)
-                self._remove(place)
         if self._why_alone is None:
+            self._running.cancel(self._cancelled)
             for place in reversed(range(len(self._newcomers))):
                 if self._newcomers.rows[place].uid in self._cancelled:
                     self._newcomers.drop(place)
@@ -221,18 +222,24 @@ class BatchEngine:
 
     def _fits(self, row: Row) -> bool:
         """Whether a row's cache finds room; with no other row there, it always does."""
-        if self._most_bytes is None or (not self._running and not len(self._newcomers)):
+        if self._most_bytes is None or not (len(self._running) or len(self._newcomers)):
             return True
-        tokens = sum(self._rows.cache.tokens) + self._newcomers.tokens
-        if not tokens:  # what a token takes is known once the first are read
-            return False
-        most = len(row.request.prompt) + max(row.request.max_tokens, 0) + row.cached
-        return self.nbytes * (1 + most / tokens) <= self._most_bytes
+        planned = [*self._running.planned, *(other.most for other in self._newcomers.rows), row.most]
+        left = self._most_bytes - self._running.teacher.cache.bytes_for(planned)
+        if 0 <= left < self._prefixes.nbytes:  # rows come first
+            self._prefixes.forget()
+            self._shares = False
+        return left >= 0
 
     def _hand_drafter(self, row: Row) -> None:
         row.drafter = row.request.drafter
         if row.drafter is None and self._make_drafter is not None:
             row.drafter = self._spare.pop() if self._spare else self._make_drafter()
+
+    def _take_drafter(self, row: Row) -> None:
+        """Keep the drafter of a row that is gone for a later one."""
+        if row.drafter is not None and row.request.drafter is None:
+            self._spare.append(row.drafter)
 
     def _options(self, row: Row) -> Options:
         return Options(
@@ -244,24 +251,27 @@ class BatchEngine:
             stream=self.stream,
         )
 
-    def _read_prefix(self) -> None:
-        assert self._reading is not None
+    def _read(self) -> list[Event]:
+        """A chunk of what prompts share, or of the newcomers' own."""
+        if self._reading is None:
+            return self._read_newcomers()
         try:
             if next(self._reading, None) is None:
                 self._reading = None
         except Exception:  # what fails here fails again with the prompt itself, as its error
             self._reading, self._shares = None, False
+        return []
 
     def _read_newcomers(self) -> list[Event]:
         try:
-            read = self._newcomers.read(self._rows)
+            read = self._newcomers.read(self._running.teacher)
         except Exception as error:
             events = [Event(row.uid, error=error) for row in self._newcomers.rows]
             self._newcomers = Newcomers(self.model, self._tap, self._step, self.stream)
             return events
         for row, state in read:
             row.answer = self._answer(row, state)
-            self._running.append(row)
+            self._running.join(row)
         return []
 
     def _answer(self, row: Row, state: FloatArray | None) -> Answer:
@@ -275,83 +285,6 @@ class BatchEngine:
             state=state,
         )
 
-    # a round
-
-    def _round(self) -> list[Event]:
-        rows = self._running
-        plans = self._plan(rows)
-        asks = [Ask(r.answer.text, p.draft.tokens, r.judge) for r, p in zip(rows, plans, strict=True)]
-        start = perf_counter()
-        try:
-            verified = self._rows.verify(asks)
-        except Exception as error:  # the teacher fails for all of them
-            return self._fail_all(error)
-        if self._cost is not None:
-            width = max(len(p.draft.tokens) + due for p, due in zip(plans, self._rows.owed, strict=True)) + 1
-            self._cost.learn(len(rows), width, perf_counter() - start)
-        events = [self._emit(row, plan, said) for row, plan, said in zip(rows, plans, verified, strict=True)]
-        keeps = [event.ended and row.request.keep_cache for event, row in zip(events, rows, strict=True)]
-        self._rows.settle([row.answer.taken for row in rows], keeps)
-        for place in reversed(range(len(events))):
-            if events[place].ended:
-                self._end(place, events[place])
-        return events
-
-    def _plan(self, rows: list[Row]) -> list[Plan]:
-        owed = self._rows.owed
-        offers = [row.answer.offer(due) for row, due in zip(rows, owed, strict=True)]
-        paths = [offer.probabilities for offer in offers]
-        length = max(len(offer.tokens) for offer in offers)
-        if self._cost is not None and length:
-            length = best_common_length(paths, owed, self._cost, parked=self._parked)
-        self._parked = length == 0
-        return [row.answer.take(offer, length) for row, offer in zip(rows, offers, strict=True)]
-
-    def _emit(self, row: Row, plan: Plan, said: Verified | Exception) -> Event:
-        event = Event(row.uid)
-        row.answer.taken = 0
-        if isinstance(said, Exception):
-            event.error = said
-            return event
-        try:
-            for emitted in row.answer.emit(plan, said):
-                event.responses.append(row.responder.respond(emitted))
-                if event.ended:
-                    break
-        except Exception as error:  # of this row's processor, sampler or text
-            event.error = error
-        return event
-
-    def _end(self, place: int, event: Event) -> None:
-        """Take a row out; what it keeps goes with its last event."""
-        row = self._running[place]
-        if row.request.keep_cache and event.error is None:
-            held = self._rows.cache.tokens[place] - row.cached
-            event.prompt_cache = self._rows.leave(place)
-            event.held = held
-            if held < len(row.answer.text) and row.request.whole_cache:
-                event.held = len(row.answer.text)
-                newest = TeacherRow(self.model, event.prompt_cache, row.judge, stream=self.stream, whole=True)
-                newest.finish(row.answer.text[-1])
-        else:
-            self._rows.drop(place)
-        self._remove(place)
-
-    def _remove(self, place: int) -> None:
-        """Forget the row at a place; the last one takes it, as in the caches."""
-        row = self._running[place]
-        if row.drafter is not None and row.request.drafter is None:
-            self._spare.append(row.drafter)
-        self._running[place] = self._running[-1]
-        self._running.pop()
-
-    def _fail_all(self, error: Exception) -> list[Event]:
-        events = [Event(row.uid, error=error) for row in self._running]
-        for place in reversed(range(len(self._running))):
-            self._rows.drop(place)
-            self._remove(place)
-        return events
-
     def _step_alone(self) -> list[Event]:
         alone = self._alone[0]
         event = alone.step()
@@ -359,6 +292,5 @@ class BatchEngine:
             return []
         if event.ended:
             self._alone.popleft()
-            if alone.row.drafter is not None and alone.row.request.drafter is None:
-                self._spare.append(alone.row.drafter)
+            self._take_drafter(alone.row)
         return [event]

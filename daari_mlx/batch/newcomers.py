@@ -45,11 +45,6 @@ class Newcomers:
         """Bytes of their caches."""
         return self._cache.nbytes
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of them that are read."""
-        return sum(self._cache.tokens)
-
     def admit(self, row: Row, cache: Cache | None, known: int) -> None:
         """Begin with a prompt.
 
@@ -93,16 +88,10 @@ class Newcomers:
         seen = None if states is None else np.array(states, copy=False)
         ready = [k for k, left in enumerate(self._left) if not left]
         found = [(self._rows[k], None if seen is None or not blocks[k] else seen[k, len(blocks[k]) - 1]) for k in ready]
-        if len(ready) == len(self._rows):
-            into.absorb(self._cache)
-            self._rows, self._left = [], []
-        for row, _ in found if self._rows else []:
-            place = self._rows.index(row)
-            tokens = self._cache.tokens[place]
-            with mx.stream(self._stream):
-                cache = self._cache.leave(place)
+        if ready:
+            into.absorb(self._cache, ready)
+        for place in reversed(ready):
             self._swap_out(place)
-            into.join(cache, tokens)
         return found
 
     def _swap_out(self, place: int) -> None:

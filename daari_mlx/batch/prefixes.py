@@ -32,6 +32,15 @@ class Prefixes:
         self._kept: list[tuple[list[int], Cache]] = []  # the one used last at the end
         self._stamp: Stamp | None = None  # of the model that read them
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of their caches."""
+        return sum(part.nbytes for _, cache in self._kept for part in cache)
+
+    def forget(self) -> None:
+        """Let all of them go."""
+        self._kept = []
+
     def renew(self) -> None:
         """Forget all of them where the model has changed since they were read."""
         now = stamp(self._model)

@@ -70,6 +70,11 @@ class Row:
     drafter: Drafter | None = None
     answer: Answer = field(init=False)
 
+    @property
+    def most(self) -> int:
+        """How many tokens its cache will hold at the most, as far as its budget tells."""
+        return self.cached + len(self.request.prompt) + max(self.request.max_tokens, 0)
+
 
 @dataclass(slots=True)
 class Event:

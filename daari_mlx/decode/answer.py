@@ -80,6 +80,16 @@ class Answer:
         """Whether the budget is spent."""
         return self.emitted == self._options.max_tokens
 
+    @property
+    def resting(self) -> bool:
+        """Whether the next round has no draft, whatever this one brings."""
+        return self._resting > 0
+
+    @property
+    def ends_next(self) -> bool:
+        """Whether its next token is its last."""
+        return self.emitted + 1 == self._options.max_tokens
+
     def plan(self, pending: int) -> Plan:
         """What the next round drafts.
 
@@ -103,13 +113,19 @@ class Answer:
         self._resting = rest if rest == NO_LIMIT else 0
         return draft
 
-    def take(self, offered: Draft, length: int) -> Plan:
-        """The round's plan, once its length is chosen: the first ``length`` tokens of the offer."""
+    def take(self, offered: Draft, length: int, clock: int) -> Plan:
+        """The round's plan, once its length is chosen: the first ``length`` tokens of the offer.
+
+        Args:
+            clock: the number of the round. Answers that rest wake in the same rounds, so that all of them rest in the
+                others.
+        """
         if offered is NOTHING or self._drafter is None:
             return Plan(NOTHING)
         take = getattr(self._drafter, "take", None)
         draft = offered.first(length) if take is None else take(min(length, len(offered.tokens)))
-        self._resting = max(self._resting, draft.rest)
+        if draft.rest:
+            self._resting = max(self._resting, draft.rest - clock % draft.rest)
         return Plan(draft)
 
     def emit(self, plan: Plan, verified: Verified) -> Iterator[Emitted]:

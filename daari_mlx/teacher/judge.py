@@ -125,6 +125,11 @@ class Judge:
         """Greedy, and nothing but the logits counts: many answers can be judged at once, by :func:`greedy`."""
         return self.sampler is None and not self.processors
 
+    @property
+    def is_known_at_once(self) -> bool:
+        """A block's tokens can be had lazily by :meth:`begin`, before anybody reads them."""
+        return self._knows_rows
+
     def block(self, logits: mx.array, text: list[int], draft: list[int]) -> Verified:
         """Judge the rows of a block and read them.
 

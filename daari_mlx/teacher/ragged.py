@@ -50,6 +50,7 @@ class RaggedCache:
         self._axes = mask_axes(model)
         self._lengths: list[int] = []
         self.owed: list[list[int]] = []
+        self._one_row: list[Any] = []  # mlx-lm's own cache objects, for their sizes
         self._blocks: list[list[int]] | None = None  # of the forward that is not settled
 
     def __len__(self) -> int:
@@ -65,6 +66,12 @@ class RaggedCache:
     def nbytes(self) -> int:
         """Bytes of all storage, spare places included."""
         return sum(part.nbytes for part in self._parts)
+
+    def bytes_for(self, tokens: list[int]) -> int:
+        """What the storage of rows of so many tokens each will take, spare places included."""
+        self._one_row = self._one_row or _one_row(self.model)
+        rows, longest = len(tokens), max(tokens, default=0)
+        return sum(part.bytes_for(rows, longest, one) for part, one in zip(self._parts, self._one_row, strict=True))
 
     # rows come and go
 
@@ -90,16 +97,25 @@ class RaggedCache:
         self._stand([*self._lengths, length], [*self.owed, []])
         return row
 
-    def absorb(self, other: RaggedCache) -> None:
-        """Add all rows of another ragged cache of the same model, behind this one's; ``other`` then has none."""
+    def absorb(self, other: RaggedCache, rows: list[int]) -> None:
+        """Move some rows of another ragged cache of the same model here, behind this one's.
+
+        In ``other`` the last of its rows that stay take their places, as for :meth:`drop` from the last one on.
+        """
         self._settled("add rows")
         other._settled("give rows away")
-        row = len(self)
-        self._fit(row + len(other), max([*self._lengths, *other._lengths], default=0))
+        lengths, owed = [other._lengths[r] for r in rows], [other.owed[r] for r in rows]
+        count = len(self)
+        self._fit(count + len(rows), max([*self._lengths, *lengths], default=0))
         for part, new in zip(self._parts, other._parts, strict=True):
-            part.absorb(row, new, other._lengths)
-        self._stand(self._lengths + other._lengths, self.owed + other.owed)
-        other.filter([])
+            part.absorb(count, new, rows, lengths)
+        self._stand(self._lengths + lengths, self.owed + owed)
+        if len(rows) == len(other):
+            other.filter([])
+        else:
+            mx.eval([part.state for part in self._parts])  # before the storage that they come from is written to
+            for row in sorted(rows, reverse=True):
+                other.drop(row)
 
     def leave(self, row: int) -> Cache:
         """Take a row out and give its prompt cache of mlx-lm back, which holds the tokens that the row keeps.
@@ -185,21 +201,36 @@ class RaggedCache:
         if not any(blocks):
             raise ValueError("every block is empty: there is nothing to run.")
         self._blocks = blocks
-        try:
-            for part in self._parts:
-                part.begin(span)
-            inputs = mx.array([t + [self._filler(t)] * (span.width - len(t)) for t in fed], dtype=mx.uint32)
-            return self._run(inputs, [len(owed) for owed in self.owed], max(map(len, blocks)))
-        except BaseException:
-            self._undo()
-            raise
+        inputs = mx.array([t + [self._filler(t)] * (span.width - len(t)) for t in fed], dtype=mx.uint32)
+        return self._columns_of(inputs, span, max(map(len, blocks)))
+
+    def go_on(self, tokens: mx.array) -> tuple[mx.array, mx.array | None]:
+        """As :meth:`forward`, over one token a row that nobody needs to have read: it may still be under way.
+
+        Args:
+            tokens: ``(B,)``. No row may owe any.
+        """
+        self._settled("run a forward")
+        if any(self.owed):
+            raise ValueError("a row owes tokens: feed them by forward() first.")
+        self._blocks = [[0]] * len(self)  # settle() looks at their lengths only
+        return self._columns_of(tokens.astype(mx.uint32)[:, None], Span(self._lengths, [1] * len(self), self._axes), 1)
 
     def _filler(self, tokens: list[int]) -> int:
         """Padding repeats the row's own last token: an ordinary input, whose results are never looked at."""
         return tokens[-1] if tokens else 0
 
+    def _columns_of(self, inputs: mx.array, span: Span, width: int) -> tuple[mx.array, mx.array | None]:
+        """The forward, of which each row's columns count from those that it owed on."""
+        try:
+            for part in self._parts:
+                part.begin(span)
+            return self._run(inputs, [len(owed) for owed in self.owed], width)
+        except BaseException:
+            self._undo()
+            raise
+
     def _run(self, inputs: mx.array, first: list[int], width: int) -> tuple[mx.array, mx.array | None]:
-        """The forward, of which each row's columns count from ``first`` on."""
         if self.tap is None:
             return _columns(forward_rows(self.model, inputs, self.cache), first, width), None
         with self.tap.reading() as seen:
@@ -241,6 +272,13 @@ class RaggedCache:
     def _settled(self, intent: str) -> None:
         if self._blocks is not None:
             raise RuntimeError(f"the last forward was not settled: call settle() before you {intent}.")
+
+
+def _one_row(model: nn.Module) -> list[Any]:
+    """The caches of one row with two tokens in it, which are never computed: shapes alone are asked for."""
+    cache = make_prompt_cache(model)
+    model(mx.array([[1, 1]]), cache=cache)
+    return list(leaves(cache))
 
 
 def refuses_rows(cache: Cache) -> str | None:

@@ -63,8 +63,13 @@ class RaggedArrays(ArraysCache):
     def join(self, row: int, single: Any, length: int) -> None:
         self._append(row, single.cache if single is not None and length else self._before, 1)
 
-    def absorb(self, row: int, other: Any, lengths: list[int]) -> None:
-        self._append(row, other.cache, len(lengths))
+    def absorb(self, row: int, other: Any, rows: list[int], lengths: list[int]) -> None:
+        places = mx.array(rows, dtype=mx.int32)
+        self._append(row, [None if x is None else x[places] for x in other.cache], len(rows))
+
+    def bytes_for(self, rows: int, longest: int, single: Any) -> int:
+        """What so many rows will take; a forward keeps the state before it as well."""
+        return 2 * rows * sum(x.nbytes for x in single.cache if x is not None)
 
     def lift(self, row: int, length: int) -> list[State]:
         return [None if x is None else x[row : row + 1] * 1 for x in self.cache]

@@ -95,11 +95,22 @@ class RaggedKV:
             self.keys = self.values = None
             self.slots = self.room = 0
             return
-        slots, room = rounded_up(rows, SLOTS if rows > 2 else 1), self._room_for(longest, 1)
-        self._resize(
-            self.slots if self.slots // 2 < slots <= self.slots else slots,
-            room if room <= self.room // 2 else self.room,
-        )
+        slots, room = self._size(rows, longest)
+        self._resize(slots, room if room <= self.room // 2 else self.room)
+
+    def bytes_for(self, rows: int, longest: int, single: Any) -> int:
+        """What so many rows, the longest of so many tokens, will take.
+
+        Args:
+            single: mlx-lm's own cache of a row, with any tokens in it.
+        """
+        slots, room = self._size(rows, longest)
+        a_token = (single.keys.nbytes + single.values.nbytes) // single.keys.shape[2]
+        return slots * max(room, self.room) * a_token
+
+    def _size(self, rows: int, longest: int) -> tuple[int, int]:
+        slots = rounded_up(rows, SLOTS if rows > 2 else 1)
+        return self.slots if self.slots // 2 < slots <= self.slots else slots, self._room_for(longest, 1)
 
     def join(self, row: int, single: Any, length: int) -> None:
         """Copy a row's own cache of mlx-lm into slot ``row``."""
@@ -110,15 +121,15 @@ class RaggedKV:
             self._allocate(single.keys, single.values)
         self._put(row, self._tokens(single, length), length)
 
-    def absorb(self, row: int, other: Any, lengths: list[int]) -> None:
-        """Copy the rows of ``other``, of these lengths, into the slots from ``row`` on."""
+    def absorb(self, row: int, other: Any, rows: list[int], lengths: list[int]) -> None:
+        """Copy some rows of ``other``, of these lengths, into the slots from ``row`` on."""
         longest = max(lengths, default=0)
         self._reserve(longest, 1)
         if other.keys is None:
             return
         if self.keys is None:
             self._allocate(other.keys, other.values)
-        self._put_rows(row, other, len(lengths), longest)
+        self._put_rows(row, other, rows, longest)
 
     def lift(self, row: int, length: int) -> Arrays:
         """Copies of a row's keys and values, in the order of its tokens; none where it holds none."""
@@ -207,7 +218,7 @@ class RaggedKV:
         for storage, new in zip((self.keys, self.values), tokens, strict=True):
             storage[row : row + 1, :, :length] = new
 
-    def _put_rows(self, row: int, other: Any, count: int, longest: int) -> None:
+    def _put_rows(self, row: int, other: Any, rows: list[int], longest: int) -> None:
         assert self.keys is not None and self.values is not None
         for storage, new in zip((self.keys, self.values), (other.keys, other.values), strict=True):
-            storage[row : row + count, :, :longest] = new[:count, :, :longest]
+            storage[row : row + len(rows), :, :longest] = new[mx.array(rows), :, :longest]

@@ -92,8 +92,8 @@ class RaggedWindow(RaggedKV):
             if ahead < count:
                 storage[row : row + 1, :, : count - ahead] = new[..., ahead:, :]
 
-    def _put_rows(self, row: int, other: RaggedKV, count: int, longest: int) -> None:
+    def _put_rows(self, row: int, other: RaggedKV, rows: list[int], longest: int) -> None:
         room = max(self.room, other.room)
         self._resize(self.slots, room)
         other._resize(other.slots, room)
-        super()._put_rows(row, other, count, min(longest, room))
+        super()._put_rows(row, other, rows, min(longest, room))

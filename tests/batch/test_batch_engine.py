@@ -195,6 +195,81 @@ def test_stops_and_budgets_are_each_rows_own() -> None:
     assert all(s == e[: len(s)] for s, e in zip(said.values(), expected, strict=True))
 
 
+# --- rounds that run ahead
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_without_drafts_the_next_forward_is_under_way_before_a_token_is_told(model: Any, seed: int | None) -> None:
+    sampler = None if seed is None else make_sampler(temp=0.9)
+    prompts = prompts_of(10)[:4]
+    expected = []
+    for prompt in prompts:
+        mx.random.seed(seed or 0)
+        expected.append(plain_tokens(model, prompt, TOKENS, sampler=sampler))
+    engine = engine_of(model, most_rows=8)
+    told: dict[int, list[int]] = {}
+    running = engine._running
+    under_way = 0
+    for step in range(100):
+        if step in (0, 3, 4, 9):  # newcomers come while a forward is under way
+            told[engine.add(Request(prompts[len(told)], TOKENS, sampler=sampler, seed=seed))] = []
+        if step == 12:
+            engine.cancel(0)
+        for event in engine.step():
+            told[event.uid] += [response.token for response in event.responses]
+        under_way += running.started
+    assert told[0] == expected[0][: len(told[0])] and 4 < len(told[0]) < TOKENS
+    assert [told[k] for k in (1, 2, 3)] == expected[1:]
+    assert under_way > 15 and not len(engine) and engine.counts.rounds <= 40
+
+
+class Counts:
+    """A sampler of the user's own, which remembers how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, logprobs: mx.array) -> mx.array:
+        self.asked += 1
+        return mx.argmax(logprobs, axis=-1)
+
+
+def test_a_sampler_is_asked_once_a_token_and_its_batch_mates_do_not_run_ahead_of_it(model: Any) -> None:
+    prompts, sampler = prompts_of(11)[:3], Counts()
+    expected = [plain_tokens(model, prompt, TOKENS) for prompt in prompts]
+    requests = [Request(p, TOKENS) for p in prompts]
+    requests[1].sampler, requests[1].max_tokens = sampler, 9
+    said, _ = run(engine_of(model), requests)
+    assert list(said.values()) == [expected[0], expected[1][:9], expected[2]] and sampler.asked == 9
+
+
+def test_a_forward_that_was_started_and_fails_ends_all_rows_and_the_next_are_served(model: Any) -> None:
+    expected = plain_tokens(model, [3, 4, 5], 10)
+    engine = engine_of(model)
+    for _ in range(3):
+        engine.add(Request([3, 4, 5], 10))
+    said: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for _ in range(3):
+        for event in engine.step():
+            said[event.uid] += [response.token for response in event.responses]
+    assert engine._running.started
+    cls = type(model.layers[-1])
+
+    def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise MemoryError
+
+    model.layers[-1].__class__ = type("Broken", (cls,), {"__call__": broken})
+    errors = []
+    while len(engine):
+        for event in engine.step():
+            said[event.uid] += [response.token for response in event.responses]
+            errors += [event.error] if event.ended else []
+    model.layers[-1].__class__ = cls
+    assert all(isinstance(error, MemoryError) for error in errors) and len(errors) == 3
+    assert all(tokens == expected[: len(tokens)] for tokens in said.values())
+    assert run(engine, [Request([3, 4, 5], 10)])[0] == {3: expected}
+
+
 # --- order, cost, what cannot be
 
 

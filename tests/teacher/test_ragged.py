@@ -111,11 +111,27 @@ def test_rows_of_another_cache_are_absorbed(model: nn.Module) -> None:
     for _ in range(3):
         newcomers.join(0)
     newcomers.round([newcomers.text(n) for n in (12, 3, 7)], [12, 3, 7])
-    batch.rows.absorb(newcomers.rows)
+    batch.rows.absorb(newcomers.rows, [0, 2])
+    batch.texts += [newcomers.texts[0], newcomers.texts[2]]
+    newcomers.texts = [newcomers.texts[1]]
+    for _ in range(3):
+        newcomers.random_round()
+        batch.random_round()
+    batch.rows.absorb(newcomers.rows, [0])
     batch.texts += newcomers.texts
     assert len(newcomers.rows) == 0 and newcomers.rows.nbytes == 0
     for _ in range(5):
         batch.random_round()
+
+
+def test_what_rows_will_take_is_foretold(model: nn.Module) -> None:
+    batch = Batch(model)
+    for count in (3, 300, 20):
+        batch.join(count)
+    foretold = batch.rows.bytes_for([280, 330, 60])
+    for _ in range(6):
+        batch.round([batch.text(5) for _ in batch.texts], [5, 5, 5], compared=False)
+    assert batch.rows.nbytes <= foretold <= 2 * batch.rows.nbytes
 
 
 def test_rows_are_filtered_in_any_order(model: nn.Module) -> None:
