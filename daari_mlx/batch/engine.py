@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
 from typing import Any
@@ -132,6 +132,9 @@ class BatchEngine:
             raise DaariError(f"max_tokens is {request.max_tokens}: give at least 1, or -1 for no limit.")
         if not len(self):  # while answers are under way, the model stays as it is
             self._prefixes.renew()
+        request = replace(request, prompt=list(request.prompt))  # nobody else's list
+        if not all(0 <= token < self._vocabulary for token in request.prompt):  # it would fail for all rows
+            raise DaariError(f"The prompt has ids that this teacher lacks: give some in 0…{self._vocabulary - 1}.")
         uid, statistics = next(self._uids), Statistics()
         prefill = Prefill(request.prompt_progress_callback)
         before = request.prompt_cache if not request.known else None
@@ -155,8 +158,7 @@ class BatchEngine:
         An error of one row is its event. What the teacher raises for all of them is raised for each of them.
         """
         self._let_go()
-        self._admit()
-        events: list[Event] = []
+        events = self._admit()
         together = self._why_alone is None
         if together and self._running.started and len(self._newcomers):
             events += self._timed_round()  # what is under way ends before anybody joins
@@ -184,41 +186,51 @@ class BatchEngine:
         """Free the places of cancelled requests."""
         if not self._cancelled:
             return
-        self._waiting = deque(row for row in self._waiting if row.uid not in self._cancelled)
-        self._alone = deque(alone for alone in self._alone if alone.row.uid not in self._cancelled)
+        gone, self._cancelled = self._cancelled, set()
+        self._waiting = deque(row for row in self._waiting if row.uid not in gone)
+        for alone in [alone for alone in self._alone if alone.row.uid in gone]:
+            self._alone.remove(alone)
+            self._take_drafter(alone.row)
         if self._why_alone is None:
-            self._running.cancel(self._cancelled)
-            for place in reversed(range(len(self._newcomers))):
-                if self._newcomers.rows[place].uid in self._cancelled:
-                    self._newcomers.drop(place)
-        self._cancelled.clear()
+            self._running.cancel(gone)
+            for row in self._newcomers.cancel(gone):
+                self._take_drafter(row)
 
-    def _admit(self) -> None:
-        """Begin with what waits, in its order, as far as there is room."""
-        while self._waiting and self._reading is None:
+    def _admit(self) -> list[Event]:
+        """Begin with what waits, in its order, as far as there is room; the events of rows that cannot be begun."""
+        events = []
+        while self._waiting and self._reading is None and self._has_place(self._waiting[0]):
             row = self._waiting[0]
-            if self._why_alone is not None:
-                self._waiting.popleft()
-                self._hand_drafter(row)
-                self._alone.append(Alone(self.model, row, self._tap, self._options(row), self._why_alone, self.stream))
-                continue
-            if len(self._running) + len(self._newcomers) >= self._most_rows or not self._fits(row):
-                return
-            if row.request.prompt_cache is not None:
-                self._enter(row, row.request.prompt_cache, row.request.known)
-                continue
-            prompt = row.request.prompt
-            others = [other.request.prompt for other in list(self._waiting)[1 : self._most_rows]]
-            if self._shares and (shared := self._prefixes.shared(prompt, others)):
-                self._reading = self._prefixes.read(prompt[:shared])
-                return
-            known, cache = self._prefixes.find(prompt)
-            self._enter(row, cache, known)
+            known, cache = row.request.known, row.request.prompt_cache
+            if self._why_alone is None and cache is None:
+                prompt = row.request.prompt
+                others = [other.request.prompt for other in list(self._waiting)[1 : self._most_rows]]
+                if self._shares and (shared := self._prefixes.shared(prompt, others)):
+                    self._reading = self._prefixes.read(prompt[:shared])
+                    break
+                known, cache = self._prefixes.find(prompt)
+            self._waiting.popleft()
+            try:
+                self._begin(row, cache, known)
+            except Exception as error:  # a prompt cache of another model, a callback of its own
+                self._take_drafter(row)
+                events.append(Event(row.uid, error=error))
+        return events
 
-    def _enter(self, row: Row, cache: Any, known: int) -> None:
-        self._waiting.popleft()
-        self._hand_drafter(row)
-        self._newcomers.admit(row, cache, known)
+    def _begin(self, row: Row, cache: Any, known: int) -> None:
+        row.drafter = row.request.drafter
+        if row.drafter is None and self._make_drafter is not None:
+            row.drafter = self._spare.pop() if self._spare else self._make_drafter()
+        if self._why_alone is not None:
+            self._alone.append(Alone(self.model, row, self._tap, self._options(row), self._why_alone, self.stream))
+        else:
+            row.prefill(known, len(row.request.prompt))
+            self._newcomers.admit(row, cache, known)
+
+    def _has_place(self, row: Row) -> bool:
+        if self._why_alone is not None:
+            return True
+        return len(self._running) + len(self._newcomers) < self._most_rows and self._fits(row)
 
     def _fits(self, row: Row) -> bool:
         """Whether a row's cache finds room; with no other row there, it always does."""
@@ -230,11 +242,6 @@ class BatchEngine:
             self._prefixes.forget()
             self._shares = False
         return left >= 0
-
-    def _hand_drafter(self, row: Row) -> None:
-        row.drafter = row.request.drafter
-        if row.drafter is None and self._make_drafter is not None:
-            row.drafter = self._spare.pop() if self._spare else self._make_drafter()
 
     def _take_drafter(self, row: Row) -> None:
         """Keep the drafter of a row that is gone for a later one."""
@@ -252,8 +259,8 @@ class BatchEngine:
         )
 
     def _read(self) -> list[Event]:
-        """A chunk of what prompts share, or of the newcomers' own."""
-        if self._reading is None:
+        """A chunk of the newcomers' prompts, or of what those that wait share."""
+        if self._reading is None or (self._why_alone is None and len(self._newcomers)):
             return self._read_newcomers()
         try:
             if next(self._reading, None) is None:
@@ -264,15 +271,16 @@ class BatchEngine:
 
     def _read_newcomers(self) -> list[Event]:
         try:
-            read = self._newcomers.read(self._running.teacher)
+            read, failed = self._newcomers.read(self._running.teacher)
         except Exception as error:
-            events = [Event(row.uid, error=error) for row in self._newcomers.rows]
+            read, failed = [], [(row, error) for row in self._newcomers.rows]
             self._newcomers = Newcomers(self.model, self._tap, self._step, self.stream)
-            return events
+        for row, _ in failed:
+            self._take_drafter(row)
         for row, state in read:
             row.answer = self._answer(row, state)
             self._running.join(row)
-        return []
+        return [Event(row.uid, error=error) for row, error in failed]
 
     def _answer(self, row: Row, state: FloatArray | None) -> Answer:
         return Answer(

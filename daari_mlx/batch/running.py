@@ -14,6 +14,7 @@ from daari_mlx.batch.request import Event, Row
 from daari_mlx.batch.rows import Rows
 from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.decode.answer import Plan
+from daari_mlx.decode.emitted import NOTHING
 from daari_mlx.teacher.judge import Verified
 from daari_mlx.teacher.row import Row as TeacherRow
 from daari_mlx.teacher.tap import Tap
@@ -73,14 +74,15 @@ class Running:
                 neither of them drafts.
         """
         rows, owed, start = self._rows, self.teacher.owed, perf_counter()
-        plans = self._plan(rows, owed)
+        plans, failed = self._plan(rows, owed)
         ahead = ahead and all(row.answer.resting for row in rows) and not all(row.answer.ends_next for row in rows)
         asks = [Ask(r.answer.text, p.draft.tokens, r.judge) for r, p in zip(rows, plans, strict=True)]
         try:
             verified = self.teacher.verify(asks, ahead=ahead)
         except Exception as error:  # the teacher fails for all of them
             return self._fail(error)
-        events = [_emit(row, plan, said) for row, plan, said in zip(rows, plans, verified, strict=True)]
+        said = [failed.get(k, one) for k, one in enumerate(verified)]
+        events = [_emit(row, plan, one) for row, plan, one in zip(rows, plans, said, strict=True)]
         keeps = [event.ended and row.request.keep_cache for event, row in zip(events, rows, strict=True)]
         self.teacher.settle([row.answer.taken for row in rows], keeps)
         if self._cost is not None:
@@ -91,15 +93,28 @@ class Running:
                 self._end(place, events[place])
         return events
 
-    def _plan(self, rows: list[Row], owed: list[int]) -> list[Plan]:
+    def _plan(self, rows: list[Row], owed: list[int]) -> tuple[list[Plan], dict[int, Exception]]:
+        """What each row drafts, and what the drafters of some raised, by the row's place."""
         self._rounds += 1
-        offers = [row.answer.offer(due) for row, due in zip(rows, owed, strict=True)]
+        offers, paths, failed = [NOTHING] * len(rows), [list[float]()] * len(rows), dict[int, Exception]()
+        for place, (row, due) in enumerate(zip(rows, owed, strict=True)):
+            try:
+                offer = row.answer.offer(due)
+                paths[place] = [p if 0 <= p <= 1 else 0.0 for p in offer.probabilities[: len(offer.tokens)]]
+                offers[place] = offer
+            except Exception as error:
+                failed[place] = error
         length = max(len(offer.tokens) for offer in offers)
         if self._cost is not None and length:
-            paths = [offer.probabilities for offer in offers]
             length = best_common_length(paths, owed, self._cost, parked=self._parked)
         self._parked = length == 0
-        return [row.answer.take(offer, length, self._rounds) for row, offer in zip(rows, offers, strict=True)]
+        plans = [Plan(NOTHING)] * len(rows)
+        for place, (row, offer) in enumerate(zip(rows, offers, strict=True)):
+            try:
+                plans[place] = row.answer.take(offer, length, self._rounds)
+            except Exception as error:
+                failed[place] = error
+        return plans, failed
 
     def _fail(self, error: Exception) -> list[Event]:
         """All rows end; what their cache came to is forgotten with it."""

@@ -19,6 +19,7 @@ from daari_mlx.decode.limits import NO_LIMIT, Options
 from daari_mlx.draft.check import checked
 from daari_mlx.draft.drafter import Context, Draft, Drafter
 from daari_mlx.ground.accept import Statistics
+from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher.judge import Verified
 from daari_mlx.teacher.row import MAX_PENDING
 
@@ -138,6 +139,8 @@ class Answer:
         for row, (token, logprobs) in enumerate(verified):
             if row == 0:
                 self._begin(len(carried))
+            if not 0 <= token < (self._vocabulary or NO_LIMIT):  # the next forward would read what lies behind
+                raise DaariError(f"The sampler chose token {token}: this teacher's end at {self._vocabulary - 1}.")
             agreed = row < len(carried) and token == carried[row]
             made.accepted = max(made.accepted, row + agreed)
             source = draft.source_of(row) if agreed else None

@@ -50,7 +50,7 @@ class RaggedCache:
         self._axes = mask_axes(model)
         self._lengths: list[int] = []
         self.owed: list[list[int]] = []
-        self._one_row: list[Any] = []  # mlx-lm's own cache objects, for their sizes
+        self._singles: list[Any] = []  # mlx-lm's own cache objects of one row, for their shapes
         self._blocks: list[list[int]] | None = None  # of the forward that is not settled
 
     def __len__(self) -> int:
@@ -69,9 +69,16 @@ class RaggedCache:
 
     def bytes_for(self, tokens: list[int]) -> int:
         """What the storage of rows of so many tokens each will take, spare places included."""
-        self._one_row = self._one_row or _one_row(self.model)
         rows, longest = len(tokens), max(tokens, default=0)
-        return sum(part.bytes_for(rows, longest, one) for part, one in zip(self._parts, self._one_row, strict=True))
+        return sum(part.bytes_for(rows, longest, one) for part, one in zip(self._parts, self._one_row(), strict=True))
+
+    def _one_row(self) -> list[Any]:
+        """The layers' caches of one row with two tokens, which are never computed: their shapes are asked for."""
+        if not self._singles:
+            cache = make_prompt_cache(self.model)
+            self.model(mx.array([[1, 1]]), cache=cache)
+            self._singles = list(leaves(cache))
+        return self._singles
 
     # rows come and go
 
@@ -92,8 +99,12 @@ class RaggedCache:
             self._check(singles, length)
         row = len(self)
         self._fit(row + 1, max([*self._lengths, length]))
-        for k, part in enumerate(self._parts):
-            part.join(row, None if singles is None else singles[k], length)
+        try:
+            for k, part in enumerate(self._parts):
+                part.join(row, None if singles is None else singles[k], length)
+        except BaseException:  # some parts have the row already
+            self.filter(list(range(row)))
+            raise
         self._stand([*self._lengths, length], [*self.owed, []])
         return row
 
@@ -175,10 +186,14 @@ class RaggedCache:
                 f"This prompt cache is not this model's: it has {len(kinds)} of {', '.join(sorted({*kinds}))}; "
                 f"the model makes {len(wanted)} of {', '.join(sorted({*wanted}))}."
             )
-        for single in singles:
+        for single, own in zip(singles, self._one_row(), strict=True):
             held = getattr(single, "offset", length)
-            if not single.empty() and held != length:
+            if single.empty():
+                continue
+            if held != length:
                 raise DaariError(f"This prompt cache is damaged: {length} tokens in one layer, {held} in another.")
+            if _shapes(single) != _shapes(own):
+                raise DaariError(f"This prompt cache is not this model's: {_shapes(single)}, not {_shapes(own)}.")
 
     # a round
 
@@ -274,11 +289,11 @@ class RaggedCache:
             raise RuntimeError(f"the last forward was not settled: call settle() before you {intent}.")
 
 
-def _one_row(model: nn.Module) -> list[Any]:
-    """The caches of one row with two tokens in it, which are never computed: shapes alone are asked for."""
-    cache = make_prompt_cache(model)
-    model(mx.array([[1, 1]]), cache=cache)
-    return list(leaves(cache))
+def _shapes(single: Any) -> list[tuple[int, ...] | None]:
+    """The shapes of a layer's arrays, but for how many tokens they hold."""
+    if hasattr(single, "keys"):
+        return [(*x.shape[:2], x.shape[3]) for x in (single.keys, single.values)]
+    return [None if x is None else x.shape for x in single.cache]
 
 
 def refuses_rows(cache: Cache) -> str | None:
