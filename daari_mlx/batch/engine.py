@@ -205,7 +205,7 @@ class BatchEngine:
             if self._why_alone is None and cache is None:
                 prompt = row.request.prompt
                 others = [other.request.prompt for other in list(self._waiting)[1 : self._most_rows]]
-                if self._shares and (shared := self._prefixes.shared(prompt, others)):
+                if self._shares and (shared := self._prefixes.shared(prompt, others, row.request.shared)):
                     self._reading = self._prefixes.read(prompt[:shared])
                     break
                 known, cache = self._prefixes.find(prompt)

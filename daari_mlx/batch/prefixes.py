@@ -58,10 +58,16 @@ class Prefixes:
         self._kept.append(self._kept.pop(found))
         return len(tokens), cache
 
-    def shared(self, prompt: list[int], others: Sequence[list[int]]) -> int:
-        """How many first tokens are worth keeping for others that wait; 0 for none but those that are kept already."""
+    def shared(self, prompt: list[int], others: Sequence[list[int]], told: int = 0) -> int:
+        """How many first tokens are worth keeping for others; 0 for none but those that are kept already.
+
+        Args:
+            others: prompts that wait.
+            told: how many the caller says; see :class:`daari_mlx.batch.request.Request`.
+        """
         known, _ = self.find(prompt)
         common = max((int(common_prefix_len(prompt[:-2], other)) for other in others), default=0)
+        common = max(common, min(told, len(prompt) - 2))
         return common if common >= known + LEAST else 0
 
     def read(self, tokens: list[int]) -> Iterator[int]:

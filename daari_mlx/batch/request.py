@@ -31,6 +31,7 @@ class Request:
         begun: how much of the prompt's end is the beginning of the answer; see :func:`daari_mlx.stream_generate`.
         keep_cache: give the row's prompt cache back at the end, with the prompt and all emitted tokens in it.
         whole_cache: the kept cache has to hold the newest token too, which may cost one more forward.
+        shared: how many first tokens of the prompt others will probably have too: those are read first and kept.
         prompt_progress_callback: called with (prompt tokens done, prompt tokens).
     """
 
@@ -46,6 +47,7 @@ class Request:
     begun: Begun = 0
     keep_cache: bool = False
     whole_cache: bool = True
+    shared: int = 0
     prompt_progress_callback: Callable[[int, int], None] | None = None
 
 

@@ -8,10 +8,10 @@ conversations have read; ``book`` counts.
 Besides its API's own fields, every choice of an answer or of a streamed chunk has ``daari``::
 
     {"sources": [[source or null, text], ...], "tokens": 12, "forwards": 3, "tokens_per_forward": 4.0,
-     "drafted": 14, "accepted": 9, "drafting_off": null or why}
+     "drafted": 14, "accepted": 9, "drafting_off": null or why, "alone": null or why it shares no forward}
 
-``sources`` has one pair for each token of this chunk, in order: who drafted it (null: the teacher's own) and the text
-that it showed, which joined is the chunk's text; the other figures are of this answer so far. ``GET /daari/requests``
-lists the newest requests (``book.Record``), without a word of what was said unless the server was started with
-``--show-prompts``.
+``sources`` has a pair for each token of this chunk, in order: who drafted it (null: the teacher's own) and the text
+that it showed, which joined is the chunk's text; a token that ends one piece and begins the next has a pair in both.
+The other figures are of this answer so far. ``GET /daari/requests`` lists the newest requests (``book.Record``), without
+a word of what was said unless the server was started with ``--show-prompts``.
 """

@@ -39,6 +39,7 @@ class Asked:
         shown: the end of what was asked, for the operator.
         model: its name as the client knows it.
         prediction: see :class:`daari_mlx.serve.worker.Ticket`.
+        n: how many answers each prompt has.
     """
 
     requests: list[Request]
@@ -47,6 +48,12 @@ class Asked:
     logprobs: int | None = None
     shown: str = ""
     prediction: list[int] = field(default_factory=list)
+    n: int = 1
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(len(request.prompt) for request in self.requests[:: self.n])
 
 
 @dataclass(slots=True)
@@ -85,7 +92,7 @@ class Answering:
         self._done: dict[int, Chunk] = {}
         self._first: asyncio.Task[News] | None = None
         service.worker.submit(self._tickets)
-        self._record = service.book.open(self.id, path, asked.shown, len(asked.requests[0].prompt))
+        self._record = service.book.open(self.id, path, asked.shown, asked.prompt_tokens)
         self._finish = "left"
 
     @property
@@ -93,8 +100,8 @@ class Answering:
         """Counts so far."""
         done = list(self._done.values())
         return Totals(
-            len(self.asked.requests[0].prompt),
-            max(ticket.cached for ticket in self._tickets),
+            self.asked.prompt_tokens,
+            sum(ticket.cached for ticket in self._tickets[:: self.asked.n]),
             sum(chunk.figures.tokens for chunk in done),
             sum(chunk.reasoning_tokens for chunk in done),
             sum(chunk.figures.drafted for chunk in done),
@@ -256,6 +263,7 @@ def daari(chunk: Chunk, sources: list[tuple[str | None, str]]) -> dict[str, Any]
         "drafted": done.drafted,
         "accepted": done.accepted,
         "drafting_off": done.drafting_off,
+        "alone": done.alone,
     }
 
 
@@ -282,6 +290,21 @@ class Whole:
             self.sources += piece.sources
         self.tokens += chunk.tokens
         self.last = chunk
+
+
+async def stream(
+    http: HttpRequest,
+    answering: Answering,
+    events: AsyncIterator[str | None],
+    failed: Callable[[ApiError], str],
+) -> EventStream:
+    """The stream of an answer, once it is known that it begins."""
+    try:
+        await unless_gone(http, answering.early())
+    except BaseException:
+        answering.close()
+        raise
+    return EventStream(events, answering.close, failed)
 
 
 async def wholes(answering: Answering) -> list[Whole]:

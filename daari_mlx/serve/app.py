@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import logging
 import os
@@ -24,7 +25,10 @@ from starlette.routing import Route
 from daari_mlx import __version__
 from daari_mlx.serve.answering import ClientGone
 from daari_mlx.serve.chat import chat
+from daari_mlx.serve.completions import completions
 from daari_mlx.serve.errors import ApiError, error_of
+from daari_mlx.serve.messages import count_tokens, messages
+from daari_mlx.serve.responses import responses
 from daari_mlx.serve.service import Service
 
 log = logging.getLogger("daari_mlx.server")
@@ -33,7 +37,14 @@ LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"  # origins of pages 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BODY_SECONDS = 60.0  # within which a request has to have come whole
 Answer = Callable[[Service, HttpRequest, bytes, str], Awaitable[Response]]
-POSTS: dict[str, Answer] = {"/v1/chat/completions": chat, "/chat/completions": chat}
+POSTS: dict[str, Answer] = {
+    "/v1/chat/completions": chat,
+    "/chat/completions": chat,  # mlx_lm.server has it too
+    "/v1/completions": completions,
+    "/v1/responses": responses,
+    "/v1/messages": messages,
+    "/v1/messages/count_tokens": count_tokens,
+}
 
 
 def make_app(service: Service) -> Starlette:
@@ -142,7 +153,7 @@ class _Guard:
         given = given or http.headers.get("x-api-key", "")
         for key in self._keys:
             if hmac.compare_digest(key.encode(), given.encode()):
-                return key
+                return hashlib.sha256(key.encode()).hexdigest()  # it is written to disk with the caches
         raise ApiError(401, "This server wants an API key, and was given none that it knows.", code="invalid_api_key")
 
     async def _body(self, http: HttpRequest) -> bytes:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from daari_mlx.serve.answering import Answering, Asked, EventStream, Totals, Whole, daari, event, unless_gone, wholes
+from daari_mlx.serve.answering import Answering, Totals, Whole, daari, event, stream, unless_gone, wholes
+from daari_mlx.serve.asking import MOST_TOP, Chat, ask, choice_of
 from daari_mlx.serve.errors import ApiError
 from daari_mlx.serve.fields import Fields, Loose, OpenAIFields, read
-from daari_mlx.serve.formats import ForcedChoice, ResponseFormat, forced_call, format_processors
-from daari_mlx.serve.parts import Call, Chunk, Piece, Reader, initial_state
+from daari_mlx.serve.formats import ResponseFormat
+from daari_mlx.serve.parts import Call, Chunk, Piece
 from daari_mlx.serve.service import Service
 from daari_mlx.serve.spelling import Spelling
-
-MOST_TOP = 20  # likeliest tokens that may be asked for
 
 
 class Named(Loose):
@@ -29,7 +28,7 @@ class Named(Loose):
 class Chosen(Fields):
     """``{"type": "function", "function": {"name": ...}}``."""
 
-    type: str
+    type: Literal["function"]
     function: Named
 
 
@@ -37,9 +36,9 @@ class ChatFields(OpenAIFields):
     """What a client may send."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=MOST_TOP)
+    top_logprobs: int | None = Field(default=None, ge=0, le=MOST_TOP)
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | Chosen | None = None
     response_format: ResponseFormat | None = None
@@ -47,28 +46,34 @@ class ChatFields(OpenAIFields):
     modalities: list[str] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    def variables(self) -> dict[str, Any]:
-        """Variables of the chat template."""
-        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
-        return {**effort, **(self.chat_template_kwargs or {})}
+    def chat(self) -> Chat:
+        """The chat that is asked for.
 
-    def choice(self) -> ForcedChoice:
-        """What has to be called: None for what the model likes, ``""`` for any tool, or the name of one."""
-        if self.tool_choice is None or self.tool_choice in ("auto", "none"):
-            return None
-        if self.tool_choice == "required":
-            return ""
-        if isinstance(self.tool_choice, Chosen):
-            return self.tool_choice.function.name
-        raise ApiError(
-            400, f"tool_choice is {self.tool_choice!r}: give auto, none, required or a function.", param="tool_choice"
+        Raises:
+            ApiError: fields that do not go together.
+        """
+        if self.modalities not in (None, ["text"]):
+            raise ApiError(400, f"modalities is {self.modalities}: this model has text only.", param="modalities")
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs: true.", param="top_logprobs")
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        named = self.tool_choice.function.name if isinstance(self.tool_choice, Chosen) else None
+        return Chat(
+            self.messages,
+            self,
+            self.max_completion_tokens or self.max_tokens,
+            tools=None if self.tool_choice == "none" else self.tools,
+            choice=choice_of(self.tool_choice, named),
+            format=self.response_format,
+            variables={**effort, **(self.chat_template_kwargs or {})},
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
 
 
 async def chat(service: Service, http: HttpRequest, body: bytes, salt: str) -> Response:
     """Answer a chat."""
     fields = read(ChatFields, body)
-    asked = await service.prepare(ask, service, fields)
+    asked = await service.prepare(ask, service, fields.chat())
     answering = Answering(service, asked, http.url.path, salt, "chatcmpl-")
     writer = Writer(answering, fields, Spelling(service.tokenizer))
     if not fields.stream:
@@ -76,56 +81,7 @@ async def chat(service: Service, http: HttpRequest, body: bytes, salt: str) -> R
             return JSONResponse(writer.whole(await unless_gone(http, wholes(answering))))
         finally:
             answering.close()
-    try:
-        await unless_gone(http, answering.early())
-    except BaseException:
-        answering.close()
-        raise
-    return EventStream(writer.events(), answering.close, lambda error: event(error.body()))
-
-
-def ask(service: Service, fields: ChatFields) -> Asked:
-    """From fields to requests of the engine.
-
-    Raises:
-        ApiError, DaariError: what cannot be answered.
-    """
-    model = service.check_model(fields.model)
-    if fields.modalities not in (None, ["text"]):
-        raise ApiError(400, f"modalities is {fields.modalities}: this model has text only.", param="modalities")
-    if fields.top_logprobs and not fields.logprobs:
-        raise ApiError(400, "top_logprobs needs logprobs: true.", param="top_logprobs")
-    tools = None if fields.tool_choice == "none" else fields.tools
-    template = service.chat(fields.variables())
-    prompt = template.prompt_ids(messages_for(fields.messages, template), tools)
-    choice = fields.choice()
-    if choice is None:
-        processors = format_processors(service, fields.response_format)
-    else:
-        processors = [forced_call(service, tools, choice)]
-    requests = service.requests(prompt, fields, fields.max_completion_tokens or fields.max_tokens, processors)
-    state = initial_state(service.tokenizer, prompt)
-    readers = [Reader(service.tokenizer, tools, state, forced=choice is not None) for _ in requests]
-    top = None if not fields.logprobs else fields.top_logprobs or 0
-    return Asked(requests, readers, model, top, _shown(fields.messages), service.prediction(fields))
-
-
-def messages_for(messages: list[dict[str, Any]], template: Any) -> list[dict[str, Any]]:
-    """Messages as chat templates know them: few know developers, and reasoning is read under another name."""
-    made = []
-    for message in messages:
-        message = dict(message)
-        if message.get("role") == "developer" and "developer" not in template.source:
-            message["role"] = "system"
-        if message.get("reasoning") and not message.get("reasoning_content"):
-            message["reasoning_content"] = message.pop("reasoning")
-        made.append(message)
-    return made
-
-
-def _shown(messages: list[dict[str, Any]]) -> str:
-    content = messages[-1].get("content")
-    return content if isinstance(content, str) else ""
+    return await stream(http, answering, writer.events(), lambda error: event(error.body()))
 
 
 class Writer:

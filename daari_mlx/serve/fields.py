@@ -79,8 +79,8 @@ class OpenAIFields(Fields):
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    max_tokens: int | None = Field(None, ge=1)
-    n: int = Field(1, ge=1, le=MOST_ANSWERS)
+    max_tokens: int | None = Field(default=None, ge=1)
+    n: int = Field(default=1, ge=1, le=MOST_ANSWERS)
     seed: int | None = None
     stop: str | list[str] | None = None
     prediction: Prediction | None = None
@@ -91,12 +91,12 @@ class OpenAIFields(Fields):
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
     logit_bias: dict[str, float] | None = None
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    presence_context_size: int = Field(20, ge=1)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_context_size: int = Field(20, ge=1)
-    repetition_penalty: float | None = Field(None, ge=0)
-    repetition_context_size: int = Field(20, ge=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_context_size: int = Field(default=20, ge=1)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_context_size: int = Field(default=20, ge=1)
+    repetition_penalty: float | None = Field(default=None, ge=0)
+    repetition_context_size: int = Field(default=20, ge=1)
 
     def sampling(self, default: Sampling) -> Sampling:
         """How tokens are chosen: what was asked for, else what the server was started with.

@@ -72,7 +72,7 @@ class Reader:
         self._bare = state is None
         self._machine = None if state is None else make_text_state_machine(tokenizer).make_state(state)
         self._state = state or "normal"
-        self._tool_text = ""
+        self._tool_text, self._tool_sources = "", list[tuple[str | None, str]]()
         self._calls = 0
         self._reasoning_tokens = 0
         self._pieces: list[Piece] = []
@@ -117,7 +117,9 @@ class Reader:
 
     def _count(self, source: str | None) -> None:
         """A token that showed nothing belongs to the newest piece, or to the one that comes."""
-        if self._state != "tool" and not self._forced:
+        if self._state == "tool" or (self._forced and self._state == "normal"):
+            self._tool_sources.append((source, ""))
+        else:
             self._piece("reasoning" if self._state == "reasoning" else "text").sources.append((source, ""))
 
     def _piece(self, kind: Kind) -> Piece:
@@ -135,7 +137,7 @@ class Reader:
 
     def _call(self, text: str) -> None:
         """Calls that a text holds; a text that is none is shown as it was said."""
-        self._tool_text = ""
+        sources, self._tool_text, self._tool_sources = self._tool_sources, "", []
         try:
             found = json.loads(text) if self._forced else self._parse(text, self._tools)
             calls = [_made(call) for call in (found if isinstance(found, list) else [found])]
@@ -143,15 +145,19 @@ class Reader:
             start, end = ("", "") if self._forced else self._marks
             piece = self._piece("text")
             piece.text += f"{start}{text}{end}"
-            piece.sources.append((None, f"{start}{text}{end}"))
+            piece.sources += sources[:-1]
+            piece.sources.append((sources[-1][0] if sources else None, f"{start}{text}{end}"))
             return
         self._calls += len(calls)
         self._pieces += [Piece("call", call=call) for call in calls]
+        if calls:
+            self._pieces[-1].sources = sources
 
 
 def _made(call: Any) -> Call:
     arguments = call.get("arguments")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    json.loads(text)  # clients read it
     made = Call(str(call["name"]), text)
     made.id = call.get("id") or made.id
     return made

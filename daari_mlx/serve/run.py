@@ -19,6 +19,7 @@ from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.serve.app import make_app
 from daari_mlx.serve.book import Book
+from daari_mlx.serve.cache_files import CacheFiles
 from daari_mlx.serve.caches import PromptCaches
 from daari_mlx.serve.options import ServeOptions
 from daari_mlx.serve.service import Service
@@ -72,9 +73,12 @@ def make_service(
     copies = bool(num_draft_tokens) and refuses_blocks(teacher.model) is None
     if copies:
         copier()  # what is wrong with the graph is told now, and what has to be measured is
+    kept = options.prompt_cache_size, options.cache_bytes
+    folder = options.prompt_cache_dir
+    files = None if folder is None else CacheFiles(folder, teacher.fingerprint(), *kept)
     worker = Worker(
         engine,
-        PromptCaches(options.prompt_cache_size, options.cache_bytes),
+        PromptCaches(*kept, files),
         copier if copies else None,
         most_rows=options.decode_concurrency,
         queue_limit=options.queue_limit,

@@ -7,8 +7,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
+
+from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 
 from daari_mlx.batch.request import Request
 from daari_mlx.decode.options import Sampling
@@ -19,6 +22,7 @@ from daari_mlx.serve.fields import OpenAIFields
 from daari_mlx.serve.options import ServeOptions
 from daari_mlx.serve.worker import Worker
 from daari_mlx.teacher.load import Teacher
+from daari_mlx.teacher.rewind import is_rotating, leaves
 from daari_mlx.teacher.tap import vocabulary_of
 from daari_mlx.text.template import ChatTemplate
 
@@ -49,6 +53,12 @@ class Service:
     def tokenizer(self) -> Any:
         """mlx-lm's wrapper."""
         return self.teacher.tokenizer
+
+    @cached_property
+    def rewinds(self) -> bool:
+        """Whether a kept cache can be cut to what another conversation shares with it, however long it is."""
+        cache = make_prompt_cache(self.teacher.model)
+        return bool(can_trim_prompt_cache(cache)) and not any(map(is_rotating, leaves(cache)))
 
     @property
     def names(self) -> list[str]:

@@ -51,13 +51,18 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What drafting did so far in one answer; see :class:`daari_mlx.ground.accept.Statistics`."""
+    """What drafting did so far in one answer; see :class:`daari_mlx.ground.accept.Statistics`.
+
+    Attributes:
+        alone: why it does not share the batch, or None.
+    """
 
     tokens: int = 0
     forwards: int = 0
     drafted: int = 0
     accepted: int = 0
     drafting_off: str | None = None
+    alone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +217,7 @@ class Worker:
         busy = ExitStack()
         try:
             engine = self._engine = self._make_engine()
+            self.caches.load()
             while self._wait(engine, busy):
                 try:
                     self._let_go(engine)
@@ -336,7 +342,7 @@ def _news(ticket: Ticket, event: Event, now: float) -> News:
         Token(int(r.token), r.text, r.source, *(told[k] if told else (None, ()))) for k, r in enumerate(responses)
     ]
     done = responses[-1].statistics
-    figures = Figures(done.tokens, done.forwards, done.drafted, done.accepted, event.alone or done.drafting_off)
+    figures = Figures(done.tokens, done.forwards, done.drafted, done.accepted, done.drafting_off, event.alone)
     return News(ticket.index, tokens, responses[-1].finish_reason, figures, now, event.error)
 
 
