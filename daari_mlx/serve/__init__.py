@@ -12,6 +12,6 @@ Besides its API's own fields, every choice of an answer or of a streamed chunk h
 
 ``sources`` has a pair for each token of this chunk, in order: who drafted it (null: the teacher's own) and the text
 that it showed, which joined is the chunk's text; a token that ends one piece and begins the next has a pair in both.
-The other figures are of this answer so far. ``GET /daari/requests`` lists the newest requests (``book.Record``), without
+The other figures are of this answer so far. ``GET /daari/requests`` lists the newest requests, without
 a word of what was said unless the server was started with ``--show-prompts``.
 """

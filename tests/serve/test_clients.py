@@ -25,11 +25,21 @@ class Verdict(BaseModel):
     risk: int = Field(ge=0, le=9)
 
 
-@pytest.fixture
-def anthropic(server: Running) -> Iterator[Any]:
+def _anthropic(server: Running) -> Any:
     from anthropic import Anthropic
 
-    with Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+    return Anthropic(base_url=server.url, api_key="none", max_retries=0)
+
+
+def _openai(server: Running) -> Any:
+    from openai import OpenAI
+
+    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture
+def anthropic(server: Running) -> Iterator[Any]:
+    with _anthropic(server) as client:
         yield client
 
 
@@ -104,50 +114,44 @@ def test_anthropic_goes_on_from_a_beginning_and_ends_at_a_stop(anthropic: Any) -
 
 
 def test_anthropic_uses_a_tool_and_hears_what_it_found() -> None:
-    from anthropic import Anthropic
-
     tool = {"name": "look_up", "description": "Looks.", "input_schema": TOOLS[0]["function"]["parameters"]}  # type: ignore[index]
     shown = [{"type": "function", "function": {"name": "look_up", "parameters": tool["input_schema"]}}]
     shown[0]["function"]["description"] = "Looks."  # type: ignore[index]
-    with running(says(CALL, messages=HELLO, tools=shown)) as server:
-        with Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
-            asked = {"model": "scripted", "max_tokens": 200, "tools": [tool]}
-            with client.messages.stream(**asked, messages=HELLO) as stream:
-                made = stream.get_final_message()
-            assert (made.stop_reason, made.content[0].text, made.content[1].input) == (
-                "tool_use",
-                "I look. ",
-                {"what": "it"},
-            )
-            result = {"type": "tool_result", "tool_use_id": made.content[1].id, "content": "42"}
-            turns = [*HELLO, {"role": "assistant", "content": made.content}, {"role": "user", "content": [result]}]
-            counted = client.messages.count_tokens(model="scripted", tools=[tool], messages=turns)
-            template = server.service.template
-            call = {"function": {"name": "look_up", "arguments": {"what": "it"}}}
-            expected = template.prompt_ids(
-                [
-                    *HELLO,
-                    {"role": "assistant", "content": "I look. ", "tool_calls": [call]},
-                    {"role": "tool", "content": "42"},
-                ],
-                shown,
-            )
-            assert counted.input_tokens == len(expected)
+    with running(says(CALL, messages=HELLO, tools=shown)) as server, _anthropic(server) as client:
+        asked = {"model": "scripted", "max_tokens": 200, "tools": [tool]}
+        with client.messages.stream(**asked, messages=HELLO) as stream:
+            made = stream.get_final_message()
+        assert (made.stop_reason, made.content[0].text, made.content[1].input) == (
+            "tool_use",
+            "I look. ",
+            {"what": "it"},
+        )
+        result = {"type": "tool_result", "tool_use_id": made.content[1].id, "content": "42"}
+        turns = [*HELLO, {"role": "assistant", "content": made.content}, {"role": "user", "content": [result]}]
+        counted = client.messages.count_tokens(model="scripted", tools=[tool], messages=turns)
+        template = server.service.template
+        call = {"function": {"name": "look_up", "arguments": {"what": "it"}}}
+        expected = template.prompt_ids(
+            [
+                *HELLO,
+                {"role": "assistant", "content": "I look. ", "tool_calls": [call]},
+                {"role": "tool", "content": "42"},
+            ],
+            shown,
+        )
+        assert counted.input_tokens == len(expected)
 
 
 def test_openai_streams_a_tool_call_and_goes_on_behind_it() -> None:
-    from openai import OpenAI
-
-    with running(says(CALL, messages=HELLO, tools=TOOLS)) as server:
-        with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-            with client.chat.completions.stream(model="scripted", messages=HELLO, tools=TOOLS) as stream:
-                made = stream.get_final_completion().choices[0]
-            assert made.finish_reason == "tool_calls"
-            function = made.message.tool_calls[0].function
-            assert (function.name, json.loads(function.arguments)) == ("look_up", {"what": "it"})
-            responded = client.responses.create(
-                model="scripted", input=HELLO, tools=[{"type": "function", **TOOLS[0]["function"]}]
-            )  # type: ignore[dict-item]
-            assert [item.type for item in responded.output] == ["message", "function_call"]
-            again = [*HELLO, *responded.output, {"type": "function_call_output", "call_id": "x", "output": "42"}]
-            assert client.responses.create(model="scripted", input=again, max_output_tokens=2).usage.input_tokens > 20
+    with running(says(CALL, messages=HELLO, tools=TOOLS)) as server, _openai(server) as client:
+        with client.chat.completions.stream(model="scripted", messages=HELLO, tools=TOOLS) as stream:
+            made = stream.get_final_completion().choices[0]
+        assert made.finish_reason == "tool_calls"
+        function = made.message.tool_calls[0].function
+        assert (function.name, json.loads(function.arguments)) == ("look_up", {"what": "it"})
+        responded = client.responses.create(
+            model="scripted", input=HELLO, tools=[{"type": "function", **TOOLS[0]["function"]}]
+        )  # type: ignore[dict-item]
+        assert [item.type for item in responded.output] == ["message", "function_call"]
+        again = [*HELLO, *responded.output, {"type": "function_call_output", "call_id": "x", "output": "42"}]
+        assert client.responses.create(model="scripted", input=again, max_output_tokens=2).usage.input_tokens > 20
