@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .decode.speculative import SpeculativeModel
     from .graph.artifact import save_graph
     from .graph.graph import Graph
+    from .learn.learner import Learner
+    from .learn.start import learner_for
     from .share.find import load_graph
 
 blas.prefer()  # before anything can import MLX
@@ -36,11 +38,13 @@ __all__ = [
     "BatchResponse",
     "GenerationResponse",
     "Graph",
+    "Learner",
     "SpecEngine",
     "SpeculativeModel",
     "batch_generate",
     "compile_graph",
     "generate",
+    "learner_for",
     "load_graph",
     "save_graph",
     "stream_generate",
@@ -50,11 +54,13 @@ _HOME = {  # public name -> its module, imported when the name is first used
     "BatchResponse": "batch.generate",
     "GenerationResponse": "decode.responses",
     "Graph": "graph.graph",
+    "Learner": "learn.learner",
     "SpecEngine": "decode.engine",
     "SpeculativeModel": "decode.speculative",
     "batch_generate": "batch.generate",
     "compile_graph": "compile.compiler",
     "generate": "decode.generate",
+    "learner_for": "learn.start",
     "load_graph": "share.find",
     "save_graph": "graph.artifact",
     "stream_generate": "decode.generate",

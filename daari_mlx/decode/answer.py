@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -25,6 +25,13 @@ from daari_mlx.teacher.row import MAX_PENDING
 
 MAX_STATES = 64  # states of the newest tokens that are kept for the drafter over rounds of rest
 CLEAR_EVERY = 256  # tokens between two returns of freed buffers to the system, as mlx-lm does
+
+
+class Hears(Protocol):
+    """Who learns from finished answers."""
+
+    def hear(self, prompt: list[int], answer: list[int], states: list[Any]) -> None:
+        """See :meth:`daari_mlx.learn.learner.Learner.hear`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ class Answer:
         cached: tokens that the cache stands for, the prompt but its last token included.
         earlier: the tokens before the prompt, where they are known: the drafter reads them too.
         state: ``(H,)`` MLX or NumPy array, the state at the last token but one of the prompt; None where none was read.
+        learner: who learns from the answer, at its end, or None; it needs states.
     """
 
     def __init__(
@@ -65,6 +73,7 @@ class Answer:
         cached: int,
         earlier: list[int] | None = None,
         state: Any = None,
+        learner: Hears | None = None,
     ) -> None:
         self.text = list(prompt)  # prompt and emitted tokens
         self.statistics = statistics
@@ -75,6 +84,8 @@ class Answer:
         self._context = Context([*(earlier or ()), *prompt], None)  # the drafter's own view of the text
         self._states: deque[Any] = deque([] if state is None else [state[None]], maxlen=MAX_STATES)
         self._resting = 0  # rounds that go without a draft from here on
+        self._learner = learner
+        self._seen: list[Any] = [] if learner is None else [block.copy() for block in map(_as_rows, self._states)]
 
     @property
     def ended(self) -> bool:
@@ -136,20 +147,32 @@ class Answer:
         made = Round(self.statistics.forwards + 1, verified.tokens, draft, len(carried), verified.accepted)
         if verified.states is not None:
             self._states.append(verified.states)
-        for row, (token, logprobs) in enumerate(verified):
-            if row == 0:
-                self._begin(len(carried))
-            if not 0 <= token < (self._vocabulary or NO_LIMIT):  # the next forward would read what lies behind
-                raise DaariError(f"The sampler chose token {token}: this teacher's end at {self._vocabulary - 1}.")
-            agreed = row < len(carried) and token == carried[row]
-            made.accepted = max(made.accepted, row + agreed)
-            source = draft.source_of(row) if agreed else None
-            self._count(token, source)
-            yield Emitted(token, logprobs, source, made)
-            if self.emitted % CLEAR_EVERY == 0:
-                mx.clear_cache()
-        if verified.states is not None:
-            self._states[-1] = verified.states[: self.taken]
+        try:
+            for row, (token, logprobs) in enumerate(verified):
+                if row == 0:
+                    self._begin(len(carried))
+                if not 0 <= token < (self._vocabulary or NO_LIMIT):  # the next forward would read what lies behind
+                    raise DaariError(f"The sampler chose token {token}: this teacher's end at {self._vocabulary - 1}.")
+                agreed = row < len(carried) and token == carried[row]
+                made.accepted = max(made.accepted, row + agreed)
+                source = draft.source_of(row) if agreed else None
+                self._count(token, source)
+                yield Emitted(token, logprobs, source, made)
+                if self.emitted % CLEAR_EVERY == 0:
+                    mx.clear_cache()
+        finally:
+            if verified.states is not None and self.taken:
+                self._states[-1] = verified.states[: self.taken]
+                if self._learner is not None:
+                    self._seen.append(_as_rows(verified.states)[: self.taken].copy())
+
+    def end(self) -> None:
+        """Let the learner hear what was said; nothing that it meets ends an answer."""
+        learner, self._learner = self._learner, None
+        if learner is not None and self.emitted:
+            text = self._context.tokens
+            start = len(text) - self.emitted
+            learner.hear(text[:start], text[start:], self._seen)
 
     def _begin(self, drafted: int) -> None:
         """Count the forward of a round, and tell that the prompt is done, as mlx-lm does with the first token."""
@@ -187,3 +210,8 @@ class Answer:
             seen = np.concatenate([np.array(states, copy=False) for states in self._states])[-MAX_STATES:]
             self._context.states, self._context.state = seen, seen[-1]
             self._states.clear()
+
+
+def _as_rows(states: Any) -> Any:
+    """A block of states as NumPy reads it where it lies."""
+    return np.array(states, copy=False)

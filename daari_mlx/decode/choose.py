@@ -22,6 +22,8 @@ from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.given import check_draft_length
+from daari_mlx.learn.drafter import LearningDrafter
+from daari_mlx.learn.learner import Learner
 from daari_mlx.teacher.kept import unchanged
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.quirks import refuses_blocks
@@ -92,6 +94,17 @@ def graph_drafter(
     if num_draft_tokens == "auto":
         return GraphDrafter(graph, cost=cost, ends=ends)
     return GraphDrafter(graph, num_draft_tokens=num_draft_tokens, ends=ends)
+
+
+def learning_drafter(
+    learner: Learner, model: nn.Module, tokenizer: Any, num_draft_tokens: DraftLength = "auto"
+) -> LearningDrafter:
+    """The drafter of a learner of this teacher; it may draft for many answers, one at a time."""
+    check_draft_length(num_draft_tokens)
+    ends = (tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)).eos_token_ids
+    if num_draft_tokens == "auto":
+        return LearningDrafter(learner, cost=probe.cost_of(model), ends=ends)
+    return LearningDrafter(learner, num_draft_tokens=num_draft_tokens, ends=ends)
 
 
 def lookup_drafter(teacher: Teacher, num_draft_tokens: DraftLength = "auto") -> LookupDrafter:

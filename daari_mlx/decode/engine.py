@@ -10,7 +10,7 @@ from typing import Any
 import mlx.nn as nn
 from mlx_lm.utils import common_prefix_len
 
-from daari_mlx.decode.choose import NoDrafter, graph_drafter
+from daari_mlx.decode.choose import NoDrafter, graph_drafter, learning_drafter
 from daari_mlx.decode.generate import new_cache, stream_generate
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.decode.refusals import refuse_two_drafters
@@ -20,6 +20,9 @@ from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.given import check_draft_length
+from daari_mlx.learn.drafter import LearningDrafter
+from daari_mlx.learn.learner import Learner
+from daari_mlx.learn.start import check_teacher, learner_for
 from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.fingerprint import differences, fingerprint, fingerprint_tokenizer
 from daari_mlx.teacher.kept import stamp
@@ -51,6 +54,8 @@ class SpecEngine:
         adapter_path: of a model given by name.
         num_draft_tokens: see :func:`daari_mlx.stream_generate`.
         max_kv_size: mlx-lm's.
+        learn: learn from every answer, beginning with ``graph`` or with nothing, and draft what was learnt; a learner
+            goes on with what it knows. Other engines of the same teacher may share it.
 
     Raises:
         DaariError: nothing to load there, or a graph of another teacher.
@@ -66,8 +71,11 @@ class SpecEngine:
         adapter_path: str | None = None,
         num_draft_tokens: DraftLength = "auto",
         max_kv_size: int | None = None,
+        learn: Learner | bool = False,
     ) -> None:
         refuse_two_drafters(graph, drafter)
+        if learn and drafter is not None:
+            raise DaariError("drafter and learn are given: what is learnt drafts itself. Give one of them.")
         check_draft_length(num_draft_tokens)
         known = None if graph is None else graph_of(graph)
         if isinstance(model, (str, Path)):
@@ -76,6 +84,12 @@ class SpecEngine:
         self.model = model
         self.tokenizer = tokenizer or _tokenizer_of(known)
         self.graph = None if known is None else attach(known, model, self.tokenizer)
+        self.learner = learn if isinstance(learn, Learner) else None
+        if learn is True:
+            self.learner = learner_for(model, self.tokenizer, graph=self.graph)
+        if self.learner is not None:
+            check_teacher(self.learner, model, self.tokenizer)
+            self.graph = self.learner.base
         self.num_draft_tokens = num_draft_tokens
         self.max_kv_size = max_kv_size
         self.drafter = drafter
@@ -104,6 +118,9 @@ class SpecEngine:
                 f"the graph belongs to another teacher by now (they differ in: {', '.join(found)})"
             )
         elif self.num_draft_tokens and refuses_blocks(self.model) is None:
+            if self.learner is not None:
+                self.drafter = learning_drafter(self.learner, self.model, self.tokenizer, self.num_draft_tokens)
+                return
             self.drafter = graph_drafter(self.graph, self.model, self.tokenizer, self.num_draft_tokens)
         else:
             self.drafter = None
@@ -166,7 +183,7 @@ class SpecEngine:
             DaariError: an option that belongs to the engine, or one that :func:`daari_mlx.stream_generate` refuses.
         """
         if own := sorted(
-            {"graph", "drafter", "num_draft_tokens", "prompt_cache", "earlier", "max_kv_size"} & set(options)
+            {"graph", "drafter", "num_draft_tokens", "prompt_cache", "earlier", "max_kv_size", "learn"} & set(options)
         ):
             raise DaariError(
                 f"{' and '.join(own)} cannot be given for one answer: they are the engine's; what can be chosen is "
@@ -192,6 +209,7 @@ class SpecEngine:
             num_draft_tokens=self.num_draft_tokens,
             prompt_cache=cache,
             earlier=ids[:shared],
+            learn=self.learner if isinstance(self.drafter, LearningDrafter) else None,
             **options,
         )
         try:

@@ -13,7 +13,7 @@ from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from daari_mlx.decode.begun import Begun, processors_for
-from daari_mlx.decode.choose import choose_drafter
+from daari_mlx.decode.choose import choose_drafter, learning_drafter
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.loop import generate_step
 from daari_mlx.decode.options import CacheOptions, DraftLength
@@ -31,6 +31,8 @@ from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.wired import wired
+from daari_mlx.learn.learner import Learner
+from daari_mlx.learn.start import check_teacher
 from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.fingerprint import context_length
 from daari_mlx.teacher.kept import unchanged
@@ -62,6 +64,7 @@ def stream_generate(
     stream: Any = None,
     stop: str | list[str] | None = None,
     begun: Begun = 0,
+    learn: Learner | None = None,
     **unknown: Any,
 ) -> Generator[GenerationResponse, None, None]:
     """Stream an answer: the same tokens as ``mlx_lm.stream_generate``, several a teacher forward.
@@ -83,6 +86,7 @@ def stream_generate(
             token that completes it is the last one. Text that may begin a stop comes once that is decided.
         begun: how much of the prompt's end is the beginning of the answer, so many tokens or this text: a grammar
             goes on behind it. It has to be told: by default the answer begins with its first new token.
+        learn: who learns from the answer and drafts it, see :func:`daari_mlx.learner_for`; None learns nothing.
         The others are mlx-lm's.
 
     Yields:
@@ -99,6 +103,11 @@ def stream_generate(
     if not isinstance(tokenizer, TokenizerWrapper):
         tokenizer = TokenizerWrapper(tokenizer)
     refuse_two_drafters(graph, drafter)
+    if learn is not None:
+        if graph is not None:
+            raise DaariError("graph and learn are given: a learner has its own graph; give that one to the learner.")
+        check_teacher(learn, model, tokenizer)
+        drafter = learning_drafter(learn, model, tokenizer, num_draft_tokens) if drafter is None else drafter
     known = None if graph is None else graph_of(graph)
     statistics = Statistics()
     prefill = Prefill(prompt_progress_callback)
@@ -133,6 +142,7 @@ def stream_generate(
         earlier=earlier,
         whole=not isinstance(cache, OwnCache),
         vocabulary=vocabulary,
+        learner=learn,
     )
     responder = Responder(tokenizer, len(ids), max_tokens, statistics, stops, prefill)
     with wired(model, options.run_stream()):

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import mlx.nn as nn
 
-from daari_mlx.decode.answer import Answer
+from daari_mlx.decode.answer import Answer, Hears
 from daari_mlx.decode.emitted import Emitted
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.plain import plain_steps
@@ -31,6 +31,7 @@ def generate_step(
     earlier: list[int] | None = None,
     whole: bool = False,
     vocabulary: int | None = None,
+    learner: Hears | None = None,
 ) -> Generator[Emitted, None, None]:
     """Yield the teacher's own tokens, several a forward where the drafter was right.
 
@@ -50,6 +51,7 @@ def generate_step(
         whole: afterwards the cache holds the prompt and all emitted tokens, as mlx-lm leaves it, and as many random
             numbers are used; else it holds all but the newest token, which may save a forward.
         vocabulary: how many token ids the teacher knows; None finds out.
+        learner: who learns from the answer, however it ends; where states are read.
     """
     if drafter is None and can_drop_one(cache):
         yield from plain_steps(prompt, model, cache, options, statistics, whole)
@@ -61,7 +63,17 @@ def generate_step(
     if vocabulary is None:
         vocabulary = 0 if drafter is None else vocabulary_of(model)
     cached = cached_tokens(cache)
-    answer = Answer(prompt, options, drafter, vocabulary, statistics, cached=cached, earlier=earlier, state=state)
+    answer = Answer(
+        prompt,
+        options,
+        drafter,
+        vocabulary,
+        statistics,
+        cached=cached,
+        earlier=earlier,
+        state=state,
+        learner=learner if tap is not None else None,
+    )
     quiet: tuple[type[Exception], ...] = ()
     try:
         while not answer.ended:
@@ -77,3 +89,4 @@ def generate_step(
     finally:
         with contextlib.suppress(*quiet):
             row.finish(answer.text[-1])
+        answer.end()

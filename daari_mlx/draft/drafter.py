@@ -111,17 +111,25 @@ class GraphDrafter:
             raise ValueError("GraphDrafter needs num_draft_tokens or a cost curve to choose a length from.")
         if num_draft_tokens is not None:
             check_whole("num_draft_tokens", num_draft_tokens, 0)
-        self.graph = graph
-        self.layer = graph.layer
         self.num_draft_tokens = num_draft_tokens
         self.cost = cost
         self.ends = frozenset(ends)
-        self.sources = Sources(graph, graph.arbiter.names)
+        self.use(graph)
         self._trust = Trust()
         # of the newest path: its text, where it began, its tokens and promises as far as they are judged: one at least
         self._shown: tuple[list[int], int, list[int], list[float]] = ([], 0, [], [])
         self._idle = 0  # rounds without a draft in a row
         self._offered, self._text = Draft(), list[int]()  # the newest offer, and the text that it goes on from
+
+    def use(self, graph: Graph, earlier: str = "") -> None:
+        """Go on with another graph of the same teacher; how well promises held is still known.
+
+        Args:
+            earlier: answers to copy from, as code points with a break behind each.
+        """
+        self.graph = graph
+        self.layer = graph.layer
+        self.sources = Sources(graph, graph.arbiter.names, earlier)
 
     def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
         """See :meth:`Drafter.draft`; empty when there is no state or no source knows how to go on."""

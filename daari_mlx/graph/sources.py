@@ -137,7 +137,7 @@ class Copy:
         return self._look(moment.node)
 
     def _look(self, node: int) -> int:
-        if self._place < 0:
+        if self._place < 0 or self.recall.text[self._place] == BREAK_CHARACTER:
             self._voice = SILENT
         else:
             cell = LENGTH_OF[self._length if self._length < LONGEST else LONGEST] + self._habit[node]
@@ -151,10 +151,11 @@ class Sources:
     Args:
         graph: the compiled tables.
         names: the sources that are asked, in this order.
+        earlier: answers, as code points with a break behind each, that every text is taken to stand behind.
     """
 
-    def __init__(self, graph: Graph, names: Sequence[str] = NAMES) -> None:
-        self._own = Copy(graph.habit)
+    def __init__(self, graph: Graph, names: Sequence[str] = NAMES, earlier: str = "") -> None:
+        self._own, self._earlier = Copy(graph.habit), earlier
         made: dict[str, Source] = {"edge": Edge(graph), "near": Near(graph), "copy": self._own}
         self.all = [made[name] for name in names]
         self._tokens: list[int] = []
@@ -189,3 +190,4 @@ class Sources:
     def open(self, tokens: list[int]) -> None:
         """Begin another text."""
         self._own.recall, self._tokens, self._read = Recall(PROMPT), tokens, 0
+        self._own.recall.extend(self._earlier)

@@ -16,6 +16,7 @@ from typing import Any
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.regular import FILE, read_text, what_is
 
+BUSY = "The workdir {folder} is being filled by {who}. Wait until it ends, or name another --workdir."
 MAX_HOLDER = 64 << 10  # bytes; what a holder writes about itself is far shorter
 # file systems without locks: the run goes on without one
 _NO_LOCKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}
@@ -28,18 +29,19 @@ class Lock:
         path: the lock file; its folder must exist.
         run: a name of the run. Processes of one run may hold the lock together: the first one lets them by
             :meth:`share`, then each takes it under the same name.
+        busy: the message where another run holds it, with ``{folder}`` and ``{who}``.
 
     Raises:
         DaariError: another run holds it, and the message names its process; or it is no regular file.
     """
 
-    def __init__(self, path: Path, run: str) -> None:
-        self._path = path
+    def __init__(self, path: Path, run: str, busy: str = BUSY) -> None:
+        self._path, self._busy = path, busy
         self.joined = False
         """Whether another process of this run had it already."""
         while True:
             if (found := what_is(path)) not in (None, FILE) or os.path.islink(path):
-                raise DaariError(f"The lock {path} is {found}: remove it, or name another --workdir.")
+                raise DaariError(f"The lock {path} is {found}: remove it, or name another folder.")
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o644)
             try:
                 self._take(run)
@@ -66,10 +68,7 @@ class Lock:
             if holder:
                 who = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}"
                 who += f" ({holder.get('command')})"
-            raise DaariError(
-                f"The workdir {self._path.parent} is being filled by {who}. Wait until it ends, or name another "
-                "--workdir."
-            ) from None
+            raise DaariError(self._busy.format(folder=self._path.parent, who=who)) from None
 
     def _write(self, run: str) -> None:
         holder = {

@@ -1,0 +1,148 @@
+"""From remembered answers to a graph, by the compiler's own functions: what is learnt is what would be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from daari_mlx.compile.budget import MAX_BYTES, few_prompts
+from daari_mlx.compile.build import build
+from daari_mlx.compile.calibrate import MIN_SEQUENCES
+from daari_mlx.compile.cluster import auto_nodes, cluster_states, fit_sample
+from daari_mlx.compile.update import add_corpus, grow
+from daari_mlx.graph.arbiter import Arbiter
+from daari_mlx.graph.exemplars import ALIKE, Coarse, Exemplars, rank_within
+from daari_mlx.graph.graph import Graph
+from daari_mlx.graph.nodes import Nodes, Projection, fit_projection
+from daari_mlx.graph.outlook import Outlook
+from daari_mlx.ground.types import FloatArray, IntArray
+from daari_mlx.learn.heard import Heard
+from daari_mlx.learn.memory import corpus_of, reduced_states
+from daari_mlx.text.identity import prompt_hash
+
+DIMENSIONS = 64  # of reduced states, as compile has them
+FEWEST = 4  # answers that a graph is made of
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A graph of some answers, and what was promised on those of them that were held out; None where none were."""
+
+    graph: Graph
+    outlook: Outlook | None = None
+
+
+def nothing_known(hidden_size: int, vocab_size: int, layer: int | str, prior: Arbiter) -> Graph:
+    """The graph of no text: one node without edges. Sources that read the text at hand speak all the same."""
+    nodes = Nodes(
+        Projection(np.zeros(hidden_size, np.float32), np.zeros((hidden_size, 1), np.float32)),
+        np.zeros((1, 1), np.float32),
+    )
+    none = np.zeros(0, np.int32)
+    return Graph(
+        nodes=nodes,
+        layer=layer,
+        vocab_size=vocab_size,
+        edge_start=np.zeros(2, np.int32),
+        edge_token=none,
+        edge_probability=np.zeros(0, np.float32),
+        support=np.zeros(1, np.int32),
+        step_key=np.zeros(0, np.int64),
+        step_node=none,
+        arbiter=prior,
+    )
+
+
+def fit_directions(answers: Sequence[Heard]) -> Projection:
+    """The projection of states that are not reduced yet."""
+    states = np.concatenate([one.states for one in answers]).astype(np.float32)
+    return fit_projection(states, min(DIMENSIONS, len(states)))
+
+
+def fold(
+    answers: Sequence[Heard],
+    base: Graph,
+    projection: Projection | None,
+    *,
+    seed: int = 0,
+    max_bytes: int = MAX_BYTES,
+    held_out: bool = False,
+) -> Folded:
+    """The graph of some answers.
+
+    Args:
+        answers: in the order they were said; at least ``FEWEST``.
+        base: what was known before: its tables are added to. Without a projection it is the graph of no text, whose
+            teacher, layer and vocabulary the new one has, and whose arbiter is the one that few answers go by.
+        projection: of a compiled ``base``, or the one that these answers' states went through; None fits one.
+        seed: of nodes and of what is held out.
+        max_bytes: that the graph may have.
+        held_out: whether to tell what was promised on answers held out.
+    """
+    newest = list(reversed(answers))  # of many, the first ones are those that exemplars and calibration are taken from
+    if base.size > 1 or len(base.edge_token):
+        return Folded(_added(newest, base, seed, max_bytes))
+    projection = fit_directions(newest) if projection is None else projection
+    newest = [one.through(projection) for one in newest]
+    states = reduced_states(newest)
+    count = auto_nodes(len(states))
+    nodes = Nodes(projection, cluster_states(_some(states, fit_sample(count), seed), count, seed))
+    corpus = corpus_of(newest, nodes)
+    vocab_size = max(base.vocab_size, int(corpus.tokens.max()) + 1)
+    built = build(
+        nodes, corpus, layer=base.layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes, held_out=held_out
+    )
+    graph = replace(built.graph, teacher=base.teacher, prompts=_prompts(answers, base, max_bytes))
+    if len(answers) < MIN_SEQUENCES:
+        graph = replace(graph, arbiter=base.arbiter)
+    return Folded(graph, built.outlook)
+
+
+def _added(newest: Sequence[Heard], base: Graph, seed: int, max_bytes: int) -> Graph:
+    """A compiled graph with the tables of some answers added."""
+    newest = [one.through(base.nodes.projection) for one in newest]
+    states = reduced_states(newest)
+    nodes = grow(base.nodes, _some(states, 1 << 16, seed), len(states), seed)
+    made = add_corpus(base, nodes, corpus_of(newest, nodes), seed=seed, max_bytes=max_bytes)
+    return replace(made, prompts=_prompts(newest, base, max_bytes))
+
+
+def _prompts(answers: Sequence[Heard], base: Graph, max_bytes: int) -> np.ndarray:
+    own = np.array([prompt_hash(one.prompt.tolist()) for one in answers], np.uint64)
+    return few_prompts(np.concatenate([base.prompts, own]), max_bytes)
+
+
+def _some(states: FloatArray, most: int, seed: int) -> FloatArray:
+    """At most so many of them, chosen evenly by chance."""
+    if len(states) <= most:
+        return states
+    return states[np.sort(np.random.default_rng(seed).choice(len(states), most, replace=False))]
+
+
+def with_newest(graph: Graph, answers: Sequence[Heard]) -> Graph:
+    """A graph that can go on as the newest answers did, from states like theirs; its other tables stay as they are.
+
+    Args:
+        graph: with a projection of its own.
+        answers: that it does not know yet, in any order.
+    """
+    if not answers:
+        return graph
+    known = [one.through(graph.nodes.projection) for one in answers]
+    corpus = corpus_of(known, graph.nodes)
+    follows, (text, places) = corpus.follows(), corpus.text()
+    old = graph.exemplars
+    unit = old.states.unit if len(old) else None
+    fresh = Coarse.of(reduced_states(known)[follows], unit)
+    place = np.concatenate([places[follows] + np.int32(len(graph.text)), old.place]).astype(np.int32)
+    words: IntArray = np.concatenate([graph.text, text])
+    values = np.concatenate([fresh.values, old.states.values]) if len(old) else fresh.values
+    rows = np.flatnonzero(rank_within(words[place]) < ALIKE)  # the newest stand first
+    rows = rows[np.lexsort((place[rows], words[place[rows]]))]
+    return replace(
+        graph,
+        text=words,
+        exemplars=Exemplars(Coarse(values[rows], fresh.unit), place[rows], old.bounds),
+    )

@@ -1,0 +1,149 @@
+"""The log of answers: a file that is only appended to, whose torn end is cut off, and that is replaced whole.
+
+A record is its length and CRC-32, as little-endian uint32, then a letter and the record itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daari_mlx.graph.nodes import Projection
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.files import whole
+from daari_mlx.ground.regular import check_regular, what_is
+from daari_mlx.learn.heard import Heard
+
+_FRAME = struct.Struct("<II")
+ABOUT, PROJECTION, ANSWER = b"T", b"P", b"A"
+VERSION = 1
+MAX_RECORD = 1 << 30
+
+
+class Log:
+    """The answers of one teacher, in the order they were said.
+
+    Args:
+        path: the file; it is made where there is none.
+        about: whose answers: a teacher's fingerprint and the layer of the states. The file's own counts where it has
+            one.
+
+    Raises:
+        DaariError: what stands at ``path`` is no such log, or of another version.
+    """
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self.path, self.about = path, about
+        self.answers: list[Heard] = []
+        self.projection: Projection | None = None
+        if what_is(path) is None:
+            self.rewrite([], None)
+            return
+        check_regular(path, "log of answers")
+        end = self._read(path.read_bytes())
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.ftruncate(self._file, end)  # what a killed process left half-written
+
+    def append(self, one: Heard) -> None:
+        """Add an answer; whole on the file when this returns.
+
+        Raises:
+            OSError: it could not be written; the file is as it was.
+        """
+        data = _framed(ANSWER + one.to_bytes())
+        size = os.fstat(self._file).st_size
+        if os.write(self._file, data) != len(data):
+            os.ftruncate(self._file, size)
+            raise OSError(f"{self.path} could not be written to its end")
+
+    def rewrite(self, answers: Iterable[Heard], projection: Projection | None) -> None:
+        """Hold these answers alone, whole or not at all."""
+        records = [ABOUT + json.dumps({"version": VERSION, **self.about}).encode()]
+        if projection is not None:
+            records.append(PROJECTION + _packed(projection))
+        with whole(self.path) as beside, open(beside, "wb", opener=_private) as file:
+            for record in records:
+                file.write(_framed(record))
+            for one in answers:
+                file.write(_framed(ANSWER + one.to_bytes()))
+        self.close()
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the file."""
+        return os.fstat(self._file).st_size
+
+    def close(self) -> None:
+        """Let go of the file."""
+        file, self._file = getattr(self, "_file", -1), -1
+        if file >= 0:
+            os.close(file)
+
+    def _read(self, data: bytes) -> int:
+        """Take in all whole records; where they end."""
+        end = 0
+        for record, behind in _records(data):
+            kind, body = record[:1], record[1:]
+            if end == 0:
+                self._read_about(kind, body)
+            elif kind == PROJECTION:
+                self.projection = _unpacked(body)
+            elif kind == ANSWER:
+                self.answers.append(Heard.of_bytes(body))
+            end = behind
+        if end == 0:
+            raise DaariError(f"{self.path} is no log of learnt answers: remove it, or name another path to learn in.")
+        return end
+
+    def _read_about(self, kind: bytes, body: bytes) -> None:
+        try:
+            found = json.loads(body) if kind == ABOUT else None
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or found.pop("version", None) != VERSION:
+            raise DaariError(
+                f"{self.path} is no log of learnt answers that this daari-mlx reads: remove it, or name another path "
+                "to learn in."
+            )
+        self.about = found
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file for its owner only: what was said is nobody else's."""
+    return os.open(path, flags, 0o600)
+
+
+def _packed(projection: Projection) -> bytes:
+    arrays = (projection.mean.astype("<f4"), projection.basis.astype("<f4"))
+    return struct.pack("<I", projection.basis.shape[1]) + b"".join(array.tobytes() for array in arrays)
+
+
+def _unpacked(data: bytes) -> Projection:
+    (width,) = struct.unpack_from("<I", data)
+    values = np.frombuffer(data, "<f4", offset=4).astype(np.float32)
+    hidden = len(values) // (width + 1)
+    return Projection(values[:hidden], np.ascontiguousarray(values[hidden:].reshape(hidden, width)))
+
+
+def _framed(record: bytes) -> bytes:
+    return _FRAME.pack(len(record), zlib.crc32(record)) + record
+
+
+def _records(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Whole records, and where each ends; up to the first that is torn."""
+    place = 0
+    while place + _FRAME.size <= len(data):
+        length, check = _FRAME.unpack_from(data, place)
+        begin, end = place + _FRAME.size, place + _FRAME.size + length
+        if not 0 < length <= MAX_RECORD or end > len(data) or zlib.crc32(data[begin:end]) != check:
+            return
+        yield data[begin:end], end
+        place = end

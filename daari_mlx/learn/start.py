@@ -1,0 +1,85 @@
+"""A learner for a loaded teacher."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.nn as nn
+
+from daari_mlx.graph.artifact import attach
+from daari_mlx.graph.graph import Graph
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.learn.fold import nothing_known
+from daari_mlx.learn.learner import Learner
+from daari_mlx.learn.prior import prior
+from daari_mlx.learn.store import Store
+from daari_mlx.teacher.fingerprint import describe, differences, fingerprint
+from daari_mlx.teacher.kept import unchanged
+from daari_mlx.teacher.tap import FINAL, tap_model, vocabulary_of
+
+
+def learner_for(
+    model: nn.Module, tokenizer: Any, *, graph: Graph | None = None, path: str | Path | None = None, **options: Any
+) -> Learner:
+    """A learner for the answers of a teacher.
+
+    Args:
+        model, tokenizer: as ``mlx_lm.load`` gives them.
+        graph: a compiled graph of this teacher to begin with; None begins with nothing.
+        path: where the graph is kept, and beside it what it is made of, so that another process can go on; a graph that
+            lies there is begun with. None keeps nothing.
+        options: those of :class:`daari_mlx.learn.learner.Learner`.
+
+    Raises:
+        DaariError: a graph, or a log, of another teacher; a model whose states cannot be read; a path where another
+            process learns.
+    """
+    base = None if graph is None else attach(graph, model, tokenizer)
+    if path is None:
+        return Learner(base or _nothing(model, tokenizer), **options)
+    store = Store(path)
+    try:
+        if base is not None:
+            store.begin_with(base)
+        if store.base is not None:
+            base = attach(store.base, model, tokenizer)
+        if store.about is not None:
+            _check_log(store, model, tokenizer)
+        return Learner(base or _nothing(model, tokenizer), store=store, **options)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _nothing(model: nn.Module, tokenizer: Any) -> Graph:
+    """What is known of a teacher without any text."""
+    with unchanged(model):
+        _, width = tap_model(model, FINAL)
+        vocabulary = vocabulary_of(model)
+        teacher = fingerprint(model, tokenizer)
+    graph = nothing_known(width, max(vocabulary, int(teacher["vocab_size"])), FINAL, prior())
+    return replace(graph, teacher=teacher)
+
+
+def _check_log(store: Store, model: nn.Module, tokenizer: Any) -> None:
+    theirs, ours = dict((store.about or {}).get("teacher") or {}), fingerprint(model, tokenizer)
+    if found := differences(theirs, ours):
+        raise DaariError(
+            f"What is learnt in {store.path} is of another teacher (they differ in: {', '.join(found)}).\n"
+            f"  learnt: {describe(theirs)}\n  loaded: {describe(ours)}\n"
+            "Give another path to --learn."
+        )
+
+
+def check_teacher(learner: Learner, model: nn.Module, tokenizer: Any) -> None:
+    """See that a learner learns from this very teacher.
+
+    Raises:
+        DaariError: it is another's.
+    """
+    try:
+        attach(learner.base, model, tokenizer)
+    except DaariError as error:
+        raise DaariError(f"This learner belongs to another teacher: make one for this one. {error}") from None

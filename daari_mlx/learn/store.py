@@ -1,0 +1,113 @@
+"""Where learning is kept: the graph at its path, and beside it the log of answers that it is folded from.
+
+``GRAPH`` is a graph as ``compile`` writes it, usable by every command. ``GRAPH.learnt`` holds ``answers.log``;
+``base``, the graph that learning began with, where there was one; and ``lock``, which one process holds at a time. The
+graph can always be made anew of the other two.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from daari_mlx.graph.artifact import check_target, load_folder, read_stats, save_graph
+from daari_mlx.graph.graph import Graph
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.files import whole
+from daari_mlx.ground.lock import Lock
+from daari_mlx.learn.log import Log
+
+LOG, BASE, LOCK = "answers.log", "base", "lock"
+BUSY = (
+    "Another process learns in {folder}: {who}. Wait until it ends, or give another path to --learn: two logs can be "
+    "merged later, as graphs, with daari-mlx merge."
+)
+
+
+def learnt_folder(path: str | Path) -> Path:
+    """What stands beside the graph at a path once something was learnt there."""
+    path = Path(path)
+    return path.with_name(path.name + ".learnt")
+
+
+class Store:
+    """One path, held by this process until :meth:`close`.
+
+    Args:
+        path: of the graph.
+
+    Raises:
+        DaariError: another process learns there; something else stands there; a file of it is damaged.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path, self.folder = Path(path), learnt_folder(path)
+        check_target(self.path)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = Lock(self.folder / LOCK, os.urandom(8).hex(), busy=BUSY)
+        self._log: Log | None = None
+        try:
+            self.graph = load_folder(self.path) if self.path.exists() else None
+            if self.graph is not None and "learnt" not in read_stats(self.path):  # compiled, and not folded since
+                with whole(self.folder / BASE) as beside:
+                    shutil.copytree(self.path, beside)
+            self.base = load_folder(self.folder / BASE) if (self.folder / BASE).exists() else None
+            if (self.folder / LOG).exists():
+                self._log = Log(self.folder / LOG, {})
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def begin_with(self, graph: Graph) -> None:
+        """Take a compiled graph as what learning begins with.
+
+        Raises:
+            DaariError: it began with something else.
+        """
+        if self.base is None and self.graph is None and self._log is None:
+            save_graph(graph, self.folder / BASE, {})
+            self.base = graph
+        elif self.base is None or self.base.teacher != graph.teacher or not _equal(self.base, graph):
+            raise DaariError(
+                f"What is learnt in {self.path} did not begin with the graph that is given besides: leave --graph out, "
+                "or give another path to --learn."
+            )
+
+    def open(self, about: dict[str, Any]) -> Log:
+        """The log; ``about`` says whose it is, where there is none yet."""
+        if self._log is None:
+            self._log = Log(self.folder / LOG, about)
+        return self._log
+
+    @property
+    def about(self) -> dict[str, Any] | None:
+        """Whose answers the log holds; None where there is none."""
+        return None if self._log is None else self._log.about
+
+    def until(self) -> float:
+        """When the newest answer was said that the graph at the path was counted of; 0 where there is none."""
+        return 0.0 if self.graph is None else float(read_stats(self.path).get("learnt", {}).get("until", 0.0))
+
+    def save(self, graph: Graph, stats: dict[str, Any]) -> None:
+        """Replace the graph at the path.
+
+        Raises:
+            DaariError: the disk is full; the one before stays.
+        """
+        save_graph(graph, self.path, stats)
+        self.graph = graph
+
+    def close(self) -> None:
+        """Let another process learn here."""
+        if self._log is not None:
+            self._log.close()
+        self._lock.release()
+
+
+def _equal(one: Graph, other: Graph) -> bool:
+    from daari_mlx.graph.arrays import to_arrays
+
+    mine, theirs = to_arrays(one), to_arrays(other)
+    return all(mine[name].tobytes() == theirs[name].tobytes() for name in mine)
