@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 from daari_mlx.chat.figures import legend_of_all, stats_text
+from daari_mlx.chat.saved import FORCE, read_conversation, write_rows
 from daari_mlx.chat.screen import in_lines, plain, quiet
 from daari_mlx.chat.session import Session
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.regular import FILE, FOLDER, what_is
 
 HELP = """\
 /help            this list
@@ -20,18 +19,21 @@ HELP = """\
                  without TEXT it is shown
 /stats           figures of the conversation so far
 /drafts on|off   show which tokens were drafted, in a colour for each source
+/retry           answer the last message anew
+/undo            take the last message and its answer back
 /save FILE       write the conversation as JSONL, a row an answer, for
                  compile --data; --force replaces a FILE that is there
+/load FILE       go on with a conversation that /save wrote
 /quit            quit, as Ctrl-D does
 q, r, h          quit, reset and help, as in mlx-lm
 
-Several lines: end a line with \\, or type \"\"\" before the first and behind
-the last; what is pasted stays together. A message that begins with a slash
-is sent as //… or with a space in front. Ctrl-C stops an answer and keeps
+Several lines: Alt-Enter, or \\ at the end of a line, or \"\"\" before the
+first and behind the last; what is pasted stays together. A message that
+begins with a slash is sent as //… or with a space in front. Ctrl-C stops an answer and keeps
 what was said, Ctrl-D quits."""
 
-SHORT = {"q": "/quit", "r": "/reset", "h": "/help", "/exit": "/quit"}  # the letters are mlx-lm's
-FORCE = "--force"
+SHORT = {"q": "/quit", "r": "/reset", "h": "/help"}  # mlx-lm's
+SHOWN = 60  # characters of a message that was taken back
 
 
 class Quit(Exception):
@@ -73,8 +75,8 @@ def _needs_escape(text: str) -> bool:
     return text.lstrip(" ").startswith("/") or text.lstrip(" ") in SHORT
 
 
-def run(session: Session, command: str, words: str) -> None:
-    """Run one command.
+def run(session: Session, command: str, words: str) -> str | None:
+    """Run one command; the message that is to be answered after it, or None.
 
     Args:
         command: with its slash.
@@ -90,10 +92,10 @@ def run(session: Session, command: str, words: str) -> None:
             f"There is no command {command}: there are {', '.join(names)} and {last}. To send a message that begins "
             f"with a slash, type one more: /{command}"
         )
-    wordless = command not in ("/system", "/drafts", "/save")
+    wordless = command not in ("/system", "/drafts", "/save", "/load")
     if wordless and words:
         raise DaariError(f"{command} takes no words, found {words!r}: send it alone.")
-    COMMANDS[command](session, words)
+    return COMMANDS[command](session, words)
 
 
 def _help(_session: Session, _words: str) -> None:
@@ -137,51 +139,72 @@ def _drafts(session: Session, words: str) -> None:
         plain(in_lines(legend_of_all(session.drafter)))
 
 
-def _save(session: Session, words: str) -> None:
+def _retry(session: Session, _words: str) -> str:
+    return _take_back(session)
+
+
+def _undo(session: Session, _words: str) -> None:
+    message = _take_back(session)
+    quiet(f"Taken back: {message if len(message) <= SHOWN else message[:SHOWN] + '…'}")
+
+
+def _take_back(session: Session) -> str:
+    turns = session.conversation.turns
+    if len(turns) < 2:
+        raise DaariError("Nothing has been answered yet.")
+    message: str = turns[-2]["content"]
+    del turns[-2:]
+    return message
+
+
+def _load(session: Session, words: str) -> None:
+    path = _file(words, "/load")
+    conversation = read_conversation(path)
+    if conversation.system is not None:
+        session.check_system()
+    session.reset()
+    session.conversation = conversation
+    answers = sum(turn["role"] == "assistant" for turn in conversation.turns)
+    quiet(f"The conversation of {path} goes on: {answers} answer{'s' * (answers != 1)}.")
+
+
+def _file(words: str, command: str) -> Path:
+    """The one file that is named."""
     try:
         names = shlex.split(words)
     except ValueError as error:
-        raise DaariError(f"/save cannot read {words!r}: {error}.") from error
-    force = FORCE in names
-    names = [name for name in names if name != FORCE]
+        raise DaariError(f"{command} cannot read {words!r}: {error}.") from error
+    names = [name for name in names if command == "/load" or name != FORCE]
     if len(names) != 1:
-        raise DaariError(f"/save takes one file, found {len(names)}: /save FILE (in quotes where it has spaces).")
+        raise DaariError(
+            f"{command} takes one file (in quotes where it has spaces), found {len(names)}: {command} FILE"
+        )
+    return Path(names[0]).expanduser()
+
+
+def _save(session: Session, words: str) -> None:
+    path, force = _file(words, "/save"), FORCE in words.split()
     rows = session.conversation.rows()
     if not rows:
         raise DaariError("There is no answer to save yet.")
-    path = Path(names[0]).expanduser()
-    _write(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows), force)
+    write_rows(path, rows, force)
     quiet(f"Saved in {path}: {len(rows)} row{'s' * (len(rows) > 1)}, one for each answer; compile --data reads them.")
-
-
-def _write(path: Path, text: str, force: bool) -> None:
-    from daari_mlx.ground.files import whole
-
-    if (found := what_is(path)) == FOLDER:
-        raise DaariError(f"{path} is a folder: give the name of a file in it.")
-    if found not in (None, FILE):
-        raise DaariError(f"{path} is {found}: choose another name.")
-    if found is not None and not force:
-        raise DaariError(f"{path} is there already: choose another name, or replace it with /save {path} {FORCE}")
-    if not path.parent.is_dir():
-        raise DaariError(f"There is no folder {path.parent} for {path.name}: make it, or give another place.")
-    try:
-        with whole(path) as beside:
-            beside.write_text(text, encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise DaariError(f"Cannot write {path}: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def _quit(_session: Session, _words: str) -> None:
     raise Quit
 
 
-COMMANDS: dict[str, Callable[[Session, str], None]] = {
+COMMANDS: dict[str, Callable[[Session, str], str | None]] = {
     "/help": _help,
     "/reset": _reset,
     "/system": _system,
     "/stats": _stats,
     "/drafts": _drafts,
+    "/retry": _retry,
+    "/undo": _undo,
     "/save": _save,
+    "/load": _load,
     "/quit": _quit,
+    "/exit": _quit,
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+from prompt_toolkit import history
 
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.regular import check_new_file, read_bytes
@@ -14,7 +17,7 @@ MAX_BYTES = 256 << 20  # of a file that is read; it is cut long before, unless i
 NAME = "chat_history.jsonl"
 
 
-class History:
+class History(history.History):
     """The lines of a history file: a JSON text each, so that an entry of several lines stays one.
 
     Several chats may run at once: each appends its own. A folder that cannot be written, or a damaged file, costs the
@@ -25,11 +28,28 @@ class History:
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
         self.kept = True  # False once it could not be written
 
-    def load(self) -> list[str]:
-        """The entries of earlier chats, oldest first; a file that has grown long is cut to its newest ones."""
+    def append_string(self, string: str) -> None:
+        """Nothing: what an editor held is not yet a message; :meth:`remember` takes that."""
+
+    def remember(self, entry: str) -> None:
+        """Keep a message, for this chat and the next ones, unless it says the last one again."""
+        if self.get_strings()[-1:] != [entry]:
+            super().append_string(entry)
+
+    def load_history_strings(self) -> Iterator[str]:
+        """The entries of earlier chats, newest first."""
+        return reversed(self.earlier())
+
+    def store_string(self, string: str) -> None:
+        """Keep one more in the file."""
+        self._write([string], os.O_APPEND)
+
+    def earlier(self) -> list[str]:
+        """The entries in the file, oldest first; a file that has grown long is cut to its newest ones."""
         try:
             lines = read_bytes(self.path, "history", limit=MAX_BYTES).decode("utf-8", "replace").splitlines()
         except DaariError:
@@ -38,10 +58,6 @@ class History:
         if len(entries) > 2 * KEPT:
             self._write(entries[-KEPT:], os.O_TRUNC)
         return entries[-KEPT:]
-
-    def append(self, entry: str) -> None:
-        """Keep one more."""
-        self._write([entry], os.O_APPEND)
 
     def _write(self, entries: list[str], how: int) -> None:
         data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()

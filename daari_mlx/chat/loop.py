@@ -86,13 +86,18 @@ def _done(session: Session, line: str) -> bool:
     if not is_text(line):
         raise DaariError("That has bytes that are no UTF-8, nothing is sent: type it anew.")
     command, words = chat_commands.read_line(line, interactive=session.interactive)
+    before, message = [*session.conversation.turns], words
     if command is not None:
         try:
-            chat_commands.run(session, command, words)
+            message = chat_commands.run(session, command, words) or ""
         except chat_commands.Quit:
             return True
-    elif words.strip():
-        _turn(session, words)
+    if message.strip():
+        try:
+            _turn(session, message)
+        finally:
+            if len(session.conversation.turns) < len(before):  # nothing came in place of an answer that was there
+                session.conversation.turns = before
     return False
 
 

@@ -1,12 +1,20 @@
-"""Reading messages: edited and remembered lines at a terminal, messages of several lines, or lines from a pipe."""
+"""Reading messages: edited and remembered at a terminal, of one line or several, or lines from a pipe."""
 
 from __future__ import annotations
 
 import re
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.shortcuts import CompleteStyle
 
 from daari_mlx.chat.commands import COMMANDS, as_message
 from daari_mlx.chat.history import History
@@ -34,105 +42,138 @@ def typed(history: History) -> Iterator[str]:
     Args:
         history: of earlier chats; what is typed is added to it.
     """
-    remember = _edited(history)
-    told = False
+    read, told = _line_by_line if is_dumb() else Editor(history).read, False
     while True:
         try:
-            text = _message(input)
+            text = read()
         except KeyboardInterrupt:
-            print(flush=True)
             quiet("q quits")
             continue
         except EOFError:
-            print(flush=True)
             return
-        except UnicodeDecodeError as error:
-            quiet(f"That was no {error.encoding.upper()} text, nothing is sent: paste it once more.")
-            continue
         if text.strip():
-            remember(text)
+            history.remember(text)
         if not history.kept and not told:
             told = True
             quiet(f"What you type is not kept for the next chat: {history.path} cannot be written.")
         yield text
 
 
-def _message(read: Callable[[str], str]) -> str:
-    """One message of one or several lines, as the line that would be typed for it.
+class Editor:
+    """Reads one message at a time; prompt_toolkit edits, pastes, completes and remembers.
 
-    Lines that were pasted together come in one piece and stay as they are.
+    Enter sends, unless the message goes on: behind a backslash and within triple quotes it begins a new line, as
+    Alt-Enter does anywhere. What was pasted, or comes from the history, is sent as it is.
+
+    Args:
+        history: of earlier chats.
     """
-    line = read(PROMPT).rstrip("\n")
-    if "\n" in line:
-        return line
-    if opened := _OPENS.match(line):
-        return _block(line[opened.end() :], opened[1], read)
-    parts = []
-    while _goes_on(line):
-        parts.append(line[:-1])
-        line = _further(read)
-    return "\n".join([*parts, line])
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._pasted = False  # whether the message has lines that were pasted
+        self._session: PromptSession[str] = PromptSession(
+            multiline=True,
+            prompt_continuation=MORE,
+            completer=_Commands(),
+            complete_while_typing=False,
+            complete_style=CompleteStyle.READLINE_LIKE,
+            key_bindings=self._keys(),
+            history=history,
+            enable_suspend=True,
+        )
+
+    def read(self) -> str:
+        """One message.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; the message is dropped.
+            EOFError: Ctrl-D at its beginning.
+        """
+        self._pasted = False
+        text = self._session.prompt(PROMPT)
+        return text.strip("\n") if self._stays(text) else message_of(text)
+
+    def _stays(self, text: str) -> bool:
+        """Whether backslashes and quotes in a message mean themselves."""
+        return self._pasted or text in self._history.get_strings()
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+
+        @keys.add("enter")
+        def _enter(event: Any) -> None:
+            buffer = event.current_buffer
+            if goes_on(buffer.text) and not self._stays(buffer.text):
+                buffer.newline(copy_margin=False)
+            else:
+                buffer.validate_and_handle()
+
+        @keys.add("escape", "enter")
+        def _alt_enter(event: Any) -> None:
+            event.current_buffer.newline(copy_margin=False)
+
+        @keys.add("c-d")
+        def _end(event: Any) -> None:
+            buffer = event.current_buffer
+            if not buffer.text:
+                event.app.exit(exception=EOFError)
+            elif not buffer.document.current_line:  # in the middle of a message it drops the message, not the chat
+                event.app.exit(exception=KeyboardInterrupt)
+            else:
+                buffer.delete()
+
+        @keys.add(Keys.BracketedPaste)
+        def _paste(event: Any) -> None:
+            text = event.data.replace("\r\n", "\n").replace("\r", "\n")
+            self._pasted |= "\n" in text
+            event.current_buffer.insert_text(text)
+
+        return keys
 
 
-def _goes_on(line: str) -> bool:
-    """Whether a backslash ends the line; two of them are two."""
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+def _line_by_line() -> str:
+    """A message at a terminal that knows no escapes, where nothing can be edited but the line at hand."""
+    text = input(PROMPT)
+    while goes_on(text):
+        try:
+            text = f"{text}\n{input(MORE)}"
+        except EOFError:
+            raise KeyboardInterrupt from None
+    return message_of(text)
 
 
-def _block(first: str, command: str | None, read: Callable[[str], str]) -> str:
-    """The text between two triple quotes; ``first`` is what follows the opening ones."""
-    lines = [first]
-    while not lines[-1].rstrip().endswith(QUOTES):
-        lines.append(_further(read))
-    lines[-1] = lines[-1].rstrip()[: -len(QUOTES)]
+class _Commands(Completer):
+    """Completes a command at the beginning of a message."""
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        text = document.text_before_cursor
+        if text.startswith("/"):
+            yield from (Completion(f"{name} ", -len(text)) for name in COMMANDS if name.startswith(text))
+
+
+def goes_on(text: str) -> bool:
+    """Whether more lines belong to what was typed: a block is open, or a backslash ends its last line."""
+    if opened := _OPENS.match(text):
+        return not text[opened.end() :].rstrip().endswith(QUOTES)
+    return _odd_backslash(text.rsplit("\n", 1)[-1])
+
+
+def message_of(text: str) -> str:
+    """The message that was typed: without the quotes of a block, and without the backslashes that part lines."""
+    if not (opened := _OPENS.match(text)):
+        lines = text.split("\n")
+        return "\n".join([*(line[:-1] if _odd_backslash(line) else line for line in lines[:-1]), lines[-1]])
+    lines = text[opened.end() :].rstrip()[: -len(QUOTES)].split("\n")
     if len(lines) > 1:  # quotes that stand alone on their line are no line of the text
         lines = lines[not lines[0] : None if lines[-1] else -1]
-    text = "\n".join(lines)
-    return f"{command}{text}" if command else as_message(text)
+    words = "\n".join(lines)
+    return f"{opened[1]}{words}" if opened[1] else as_message(words)
 
 
-def _further(read: Callable[[str], str]) -> str:
-    try:
-        return read(MORE).rstrip("\n")
-    except EOFError:  # Ctrl-D in the middle of a message drops the message, not the chat
-        raise KeyboardInterrupt from None
-
-
-def _edited(history: History) -> Callable[[str], None]:
-    """Give ``input`` line editing, bracketed paste, completion of commands and a history; return what adds to that."""
-    try:
-        import readline
-    except ImportError:  # a Python without it: the terminal's own editing remains
-        return lambda _text: None
-    readline.set_auto_history(False)
-    for entry in history.load():
-        readline.add_history(entry)
-    if "libedit" not in (readline.__doc__ or ""):  # it knows no pasting, and a pasted tab would complete
-        if _pastes_whole():
-            readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
-        readline.set_completer(_complete)
-        readline.set_completer_delims("\n")
-        readline.parse_and_bind("tab: complete")
-
-    def remember(text: str) -> None:
-        count = readline.get_current_history_length()
-        if count == 0 or readline.get_history_item(count) != text:
-            readline.add_history(text)
-            history.append(text)
-
-    return remember
-
-
-def _complete(text: str, number: int) -> str | None:
-    """The ``number``-th command that begins with ``text``; None for no more."""
-    found = [f"{name} " for name in COMMANDS if text.startswith("/") and name.startswith(text)]
-    return found[number] if number < len(found) else None
-
-
-def _pastes_whole() -> bool:
-    """Whether pasted lines come in one piece: GNU readline, and a terminal that brackets what is pasted."""
-    readline = sys.modules.get("readline")
-    return readline is not None and "libedit" not in (readline.__doc__ or "") and not is_dumb()
+def _odd_backslash(line: str) -> bool:
+    """Whether a backslash ends the line; two of them are two."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 @contextmanager
@@ -146,7 +187,7 @@ def keys_unseen() -> Iterator[None]:
         return
     unseen = list(before)
     unseen[3] = before[3] & ~(termios.ECHO | termios.ICANON)  # Ctrl-C still interrupts
-    brackets = sys.stdout.isatty() and _pastes_whole()
+    brackets = sys.stdout.isatty() and not is_dumb()
     try:
         termios.tcsetattr(terminal, termios.TCSANOW, unseen)
         print("\033[?2004h" * brackets, end="", flush=True)

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from daari_mlx.ground.accept import TEACHER
+from daari_mlx.ground.legible import visible
 from daari_mlx.ground.progress import bar
+from daari_mlx.show.shades import is_dumb
 
 if TYPE_CHECKING:
     from daari_mlx.cost.probe import ProbeRecord
@@ -22,6 +24,19 @@ RULE = "=" * 10  # what mlx-lm prints before and after the text
 def note(text: str) -> None:
     """A line for the person at the terminal, never for the program that reads the result: to stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def while_loading(name: str) -> Iterator[None]:
+    """A line at the terminal that says what is being loaded, as long as it is."""
+    shown = sys.stderr.isatty() and not is_dumb()
+    if shown:
+        print(f"loading {visible(name, ' ')} …", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def as_json(value: Any) -> str:

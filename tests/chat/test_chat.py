@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-import builtins
 import os
 import signal
 import sys
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 from scripted_chat import Scripted
 from typer.testing import CliRunner
 
-from daari_mlx.chat import screen
+from daari_mlx.chat import reading, screen
 from daari_mlx.chat.loop import chat
 from daari_mlx.cli import main as cli
 from daari_mlx.ground.errors import DaariError
@@ -35,12 +35,12 @@ def pipe(monkeypatch):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Type at a terminal: an exception in the lines is raised by input()."""
+    """Type at a terminal: an exception in the lines is raised in place of one."""
 
     def type_in(*lines):
         waiting = iter(lines)
 
-        def read(_prompt: str = "") -> str:
+        def read() -> str:
             line = next(waiting, EOFError())
             if isinstance(line, BaseException):
                 raise line
@@ -50,7 +50,7 @@ def terminal(monkeypatch):
         monkeypatch.setattr(sys, "stdin", Screen())
         monkeypatch.setattr(sys, "stdout", screens[0])
         monkeypatch.setattr(sys, "stderr", screens[1])
-        monkeypatch.setattr(builtins, "input", read)
+        monkeypatch.setattr(reading, "Editor", lambda _history: SimpleNamespace(read=read))
         return screens
 
     return type_in

@@ -12,6 +12,9 @@ import pytest
 from graphs import Compiled
 from hypothesis import given
 from hypothesis import strategies as st
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 from scripted_chat import Response, Scripted
 from typer.testing import CliRunner
 
@@ -40,7 +43,7 @@ def contents(engine: Scripted) -> list[list[str]]:
         ("q", ("/quit", ""), ("/quit", "")),
         ("r", ("/reset", ""), ("/reset", "")),
         ("h", ("/help", ""), ("/help", "")),
-        ("/exit", ("/quit", ""), ("/quit", "")),
+        ("/exit", ("/exit", ""), ("/exit", "")),
         ("q ", (None, "q "), (None, "q ")),
         ("/Stats", ("/stats", ""), ("/stats", "")),
         ("/system  Be brief. ", ("/system", "Be brief."), ("/system", "Be brief.")),
@@ -90,16 +93,9 @@ def test_a_template_without_a_system_role_is_told_and_the_conversation_kept(monk
     why = "leaves system prompts out" if silent else "rejects the messages: ValueError: System role not supported"
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    typed = iter(["one", "/system Be brief.", "two"])
-
-    def read(_prompt: str) -> str:
-        try:
-            return next(typed)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr("builtins.input", read)
-    chat(engine)
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        keys.send_text("one\r/system Be brief.\rtwo\r\x04")
+        chat(engine)
     assert contents(engine) == [["one"], ["one", "x", "two"]]
     assert engine.resets == 0
     assert why in " ".join(capsys.readouterr().err.split())
@@ -158,20 +154,58 @@ def test_save_replaces_a_file_only_when_told_to(monkeypatch, capsys, tmp_path: P
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("/save", "takes one file, found 0"),
-        ("/save a b", "takes one file, found 2"),
+        ("/save", "takes one file.*found 0"),
+        ("/save a b", "takes one file.*found 2"),
         ('/save "a', "No closing quotation"),
         ("/save .", "is a folder"),
         ("/save no/such/folder/x", "There is no folder no/such/folder"),
         ("/drafts maybe", "on or off, found 'maybe'"),
         ("/drafts on", "this is a pipe"),
         ("/reset now", "takes no words, found 'now'"),
+        ("/exit now", "takes no words, found 'now'"),
+        ("/load", "takes one file.*found 0"),
+        ("/load no.jsonl", "There is no conversation at no.jsonl"),
     ],
 )
 def test_commands_that_cannot_be_say_why(monkeypatch, tmp_path: Path, line: str, why: str) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DaariError, match=why):
         piped(monkeypatch, Scripted("x"), "one", line)
+
+
+def test_a_saved_conversation_goes_on_where_it_was(monkeypatch, capsys, tmp_path: Path) -> None:
+    file = tmp_path / "chat.jsonl"
+    piped(monkeypatch, Scripted("x"), "one", "two", f"/save {file}", system_prompt="S")
+    engine = piped(monkeypatch, Scripted("y"), "other", f"/load {file}", "three")
+    assert contents(engine)[-1] == ["S", "one", "x", "two", "x", "three"] and engine.resets == 1
+    assert "2 answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "{}", '{"messages": [{"role": "user", "content": "x"}]}', "[" * 99999])
+def test_what_is_no_saved_chat_is_refused_and_the_chat_goes_on(monkeypatch, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "chat.jsonl"
+    file.write_text(text)
+    engine = Scripted("x")
+    with pytest.raises(DaariError, match=r"chat\.jsonl is no chat"):
+        piped(monkeypatch, engine, "one", f"/load {file}")
+    assert engine.resets == 0
+
+
+def test_an_answer_is_taken_back_or_given_anew(monkeypatch, capsys) -> None:
+    engine = piped(monkeypatch, Scripted("x"), "one", "two", "/retry", "/undo", "three")
+    assert contents(engine) == [["one"], ["one", "x", "two"], ["one", "x", "two"], ["one", "x", "three"]]
+    assert "Taken back: two" in capsys.readouterr().err
+    for command in ("/retry", "/undo"):
+        with pytest.raises(DaariError, match="Nothing has been answered yet"):
+            piped(monkeypatch, Scripted("x"), command)
+
+
+def test_an_answer_stays_where_nothing_came_in_its_place(monkeypatch) -> None:
+    engine = Scripted("x")
+    answers = iter([["x"], [], ["z"]])
+    monkeypatch.setattr(engine, "stream", lambda _progress: (Response(text) for text in next(answers)))
+    piped(monkeypatch, engine, "one", "/retry", "two")
+    assert contents(engine)[-1] == ["one", "x", "two"]
 
 
 def test_there_is_nothing_to_save_before_an_answer_nor_of_an_empty_one(monkeypatch, tmp_path: Path) -> None:
@@ -220,18 +254,18 @@ def test_bytes_that_are_no_text_are_told(monkeypatch) -> None:
 
 def test_a_history_keeps_whole_entries_and_its_newest(tmp_path: Path) -> None:
     history = History(tmp_path / "folder" / "history")
-    assert history.load() == []
+    assert history.earlier() == []
     for entry in ("one", "two\nlines", '"é'):
-        history.append(entry)
+        history.remember(entry)
     with history.path.open("a") as file:
         file.write('{"no": "text"}\nno JSON\n"\\u0000"\n"\\ud800"\n')
-    assert history.load() == ["one", "two\nlines", '"é']
+    assert history.earlier() == ["one", "two\nlines", '"é']
     history.path.chmod(0o644)
     for number in range(2 * KEPT):
-        history.append(str(number))
+        history.remember(str(number))
     assert history.path.stat().st_mode & 0o777 == 0o600
     newest = [str(number) for number in range(KEPT, 2 * KEPT)]
-    assert history.load() == newest == [json.loads(line) for line in history.path.read_text().splitlines()]
+    assert history.earlier() == newest == [json.loads(line) for line in history.path.read_text().splitlines()]
     assert history.kept
 
 

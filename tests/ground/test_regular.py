@@ -122,8 +122,8 @@ def test_a_history_and_a_measurement_that_are_odd_cost_only_themselves(
 ) -> None:
     before = seen(odd)
     history = History(odd)
-    assert history.load() == []
-    history.append("x")
+    assert history.earlier() == []
+    history.remember("x")
     assert not history.kept
     monkeypatch.setattr(probe, "_path", lambda key: odd)
     assert probe.load_for({"structure": "s", "quantisation": None}) is None

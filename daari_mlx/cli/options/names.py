@@ -34,11 +34,14 @@ class TeacherName:
 
     def load(self, *, lazy: bool = False) -> Teacher:
         """The teacher; see :func:`daari_mlx.teacher.load.load_teacher`."""
-        from daari_mlx.teacher.load import load_teacher
+        from daari_mlx.show.report import while_loading
 
-        return load_teacher(
-            str(self.model), adapter_path=self.adapter_path, trust_remote_code=self.trust_remote_code, lazy=lazy
-        )
+        with while_loading(str(self.model)):
+            from daari_mlx.teacher.load import load_teacher
+
+            return load_teacher(
+                str(self.model), adapter_path=self.adapter_path, trust_remote_code=self.trust_remote_code, lazy=lazy
+            )
 
 
 @dataclass(frozen=True)
