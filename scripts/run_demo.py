@@ -156,7 +156,7 @@ def compile_corpus(teacher: Teacher, corpus: Path, work: Path, graph_path: Path)
 
 def benchmark(teacher: Teacher, graph: Graph, corpus: Path, graph_path: Path, out: Path, n: int) -> BenchRecord:
     """Plain mlx-lm and the graph on the held-out prompts; ``OUT/record.json``."""
-    from daari_mlx.cost.probe import cost_of
+    from daari_mlx.cost import machine
     from daari_mlx.ground.files import write_json
     from daari_mlx.measure.bench import run_bench
     from daari_mlx.text.data import read_prompts
@@ -166,7 +166,7 @@ def benchmark(teacher: Teacher, graph: Graph, corpus: Path, graph_path: Path, ou
         *("daari-mlx", "bench", "--model", teacher.source, "--graph", graph_path, "--data", corpus),
         *("--split", "test", "-n", n, "--max-tokens", MAX_TOKENS),
     )
-    cost_of(teacher.model)  # T(m) is measured here, once for each model and machine
+    machine.measured_cost(teacher.model)  # T(m) is measured here, once for each model and machine
     prompts = read_prompts(corpus, teacher.tokenizer, split="test", max_length=teacher.context_length).items
     record = run_bench(teacher, graph, prompts, max_tokens=MAX_TOKENS, command=command)
     write_json(out / "record.json", record.as_dict())

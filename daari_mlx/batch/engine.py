@@ -27,6 +27,7 @@ from daari_mlx.decode.begun import processors_for
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.responses import Prefill, Responder
 from daari_mlx.draft.drafter import Drafter
+from daari_mlx.draft.forced import ForceDrafts, grammar_among
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.types import FloatArray
@@ -69,6 +70,9 @@ class BatchEngine:
         most_bytes: what their caches may take; a request that alone takes more is answered alone. None for no limit.
         prefill_step_size: prompt tokens that are read between two rounds.
         why_alone: why this model's rows cannot share a batch; None where they can.
+        force: makes the drafter of a row with a grammar, from the grammar and the row's own drafter; None where what a
+            grammar forces is not drafted.
+        off: why rows without a drafter of their own do not draft; None where they do.
         stream: the MLX stream to run on; None for mlx-lm's generation stream.
     """
 
@@ -84,11 +88,14 @@ class BatchEngine:
         most_bytes: int | None = None,
         prefill_step_size: int = STEP,
         why_alone: str | None = None,
+        force: ForceDrafts | None = None,
+        off: str | None = None,
         stream: Any = None,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.stream = importlib.import_module("mlx_lm.generate").generation_stream if stream is None else stream
-        self._make_drafter, self._tap = make_drafter, tap
+        self._make_drafter, self._tap, self.cost = make_drafter, tap, cost
+        self._force, self._off = force, off
         self._most_rows, self._most_bytes, self._why_alone = most_rows, most_bytes, why_alone
         self._step = prefill_step_size
         self._vocabulary = vocabulary_of(model)
@@ -145,8 +152,17 @@ class BatchEngine:
         responder = Responder(
             self.tokenizer, len(request.prompt), request.max_tokens, statistics, request.stop, prefill
         )
-        self._waiting.append(Row(uid, request, prefill, statistics, judge, responder, cached))
+        grammar = None if self._force is None else grammar_among(processors)
+        if grammar is None and request.drafter is None:
+            statistics.drafting_off = self._off
+        self._waiting.append(Row(uid, request, prefill, statistics, judge, responder, cached, grammar))
         return uid
+
+    def price(self, cost: BatchCost) -> None:
+        """Let rows draft as far as it pays by this T(B, m)."""
+        self.cost = cost
+        if self._why_alone is None:
+            self._running.cost = cost
 
     def cancel(self, uid: int) -> None:
         """Let go of a request, wherever it is; the next step frees its place, and no event comes of it any more."""
@@ -221,6 +237,9 @@ class BatchEngine:
         row.drafter = row.request.drafter
         if row.drafter is None and self._make_drafter is not None:
             row.drafter = self._spare.pop() if self._spare else self._make_drafter()
+        row.own = row.drafter
+        if row.grammar is not None and self._force is not None:
+            row.drafter = self._force(row.grammar, row.own)
         if self._why_alone is not None:
             self._alone.append(Alone(self.model, row, self._tap, self._options(row), self._why_alone, self.stream))
         else:
@@ -245,8 +264,8 @@ class BatchEngine:
 
     def _take_drafter(self, row: Row) -> None:
         """Keep the drafter of a row that is gone for a later one."""
-        if row.drafter is not None and row.request.drafter is None:
-            self._spare.append(row.drafter)
+        if row.own is not None and row.request.drafter is None:
+            self._spare.append(row.own)
 
     def _options(self, row: Row) -> Options:
         return Options(

@@ -18,13 +18,15 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from daari_mlx.batch.engine import STEP, BatchEngine, Counts
 from daari_mlx.batch.request import Event, Request
-from daari_mlx.cost import probe
+from daari_mlx.cost import machine
 from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.decode.choose import choose_drafter, graph_drafter
 from daari_mlx.decode.generate import new_cache
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.decode.refusals import refuse_unknown
 from daari_mlx.decode.stops import stop_list
+from daari_mlx.draft.drafter import Drafter
+from daari_mlx.draft.forced import ForcedDrafter, Forcing
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
@@ -32,6 +34,8 @@ from daari_mlx.ground.progress import bar
 from daari_mlx.ground.wired import wired
 from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.batchable import why_alone
+from daari_mlx.teacher.quirks import refuses_blocks
+from daari_mlx.teacher.rewind import refuses_drafts
 from daari_mlx.text.prompt import Prompt, encode_prompt
 
 V = TypeVar("V")
@@ -121,7 +125,7 @@ def batch_generate(
     refuse_unknown(unknown, [*inspect.signature(batch_generate).parameters][:-1])
     if not isinstance(tokenizer, TokenizerWrapper):
         tokenizer = TokenizerWrapper(tokenizer)
-    engine, off = make_engine(
+    engine, _ = make_engine(
         model,
         tokenizer,
         graph=None if graph is None else graph_of(graph),
@@ -160,7 +164,7 @@ def batch_generate(
             for event in engine.step():
                 collected.take(event)
                 shown.update(event.ended)
-    return collected.response(tokenizer, requests, off, engine.counts, time.perf_counter() - start, return_token_ids)
+    return collected.response(tokenizer, requests, engine.counts, time.perf_counter() - start, return_token_ids)
 
 
 def make_engine(
@@ -183,7 +187,14 @@ def make_engine(
             raise DaariError(f"{name} is {value!r}: give a whole number from 1 on.")
     statistics = Statistics()
     first, tap = choose_drafter(model, tokenizer, new_cache(model), statistics, graph, None, num_draft_tokens)
-    auto = first is not None and num_draft_tokens == "auto"
+
+    def force(grammar: Forcing, own: Drafter | None) -> Drafter:
+        length = None if num_draft_tokens == "auto" else num_draft_tokens
+        if length is None and engine.cost is None:  # nobody waits for a timing that no row needs
+            engine.price(BatchCost(machine.ready_cost(model)))
+        cost = None if engine.cost is None else engine.cost.cost
+        return ForcedDrafter(grammar, own, num_draft_tokens=length, cost=cost)
+
     engine = BatchEngine(
         model,
         tokenizer,
@@ -191,11 +202,13 @@ def make_engine(
         if first is None or graph is None
         else lambda: graph_drafter(graph, model, tokenizer, num_draft_tokens),
         tap=tap,
-        cost=BatchCost(probe.cost_of(model)) if auto else None,
+        cost=BatchCost(machine.cost_of(model)) if first is not None and num_draft_tokens == "auto" else None,
         most_rows=most_rows,
         most_bytes=most_bytes,
         prefill_step_size=prefill_step_size,
         why_alone=why_alone(model),
+        force=None if num_draft_tokens == 0 or refuses_blocks(model) or refuses_drafts(new_cache(model)) else force,
+        off=statistics.drafting_off,
     )
     return engine, statistics.drafting_off
 
@@ -246,11 +259,9 @@ class _Collected:
         self._alone = event.alone or self._alone
 
     def response(
-        self, tokenizer: Any, requests: list[Request], off: str | None, counts: Counts, seconds: float, ids: bool
+        self, tokenizer: Any, requests: list[Request], counts: Counts, seconds: float, ids: bool
     ) -> BatchResponse:
         """All of it; as in mlx-lm, the end token is not among the ids."""
-        for statistics in self._statistics:
-            statistics.drafting_off = statistics.drafting_off or off
         stats = BatchStats(
             prompt_tokens=sum(
                 len(request.prompt) - 1 for request in requests

@@ -9,6 +9,7 @@ from daari_mlx.decode.answer import Answer
 from daari_mlx.decode.begun import Begun
 from daari_mlx.decode.responses import GenerationResponse, Prefill, Responder
 from daari_mlx.draft.drafter import Drafter
+from daari_mlx.draft.forced import Forcing
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.teacher.judge import Judge, LogitsProcessor, Sampler
 from daari_mlx.teacher.rewind import Cache
@@ -60,6 +61,9 @@ class Row:
         prefill: when its prompt was read.
         judge, answer, responder: what chooses, plans and tells its tokens.
         cached: tokens that came before the prompt.
+        grammar: of its answer; None where it has none, or it does not draft.
+        drafter: who drafts for it.
+        own: who drafts where a grammar leaves a choice; without a grammar the same.
     """
 
     uid: int
@@ -69,7 +73,9 @@ class Row:
     judge: Judge
     responder: Responder
     cached: int
+    grammar: Forcing | None = None
     drafter: Drafter | None = None
+    own: Drafter | None = None
     answer: Answer = field(init=False)
 
     @property

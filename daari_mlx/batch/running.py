@@ -32,13 +32,14 @@ class Running:
 
     Attributes:
         teacher: owns their cache.
+        cost: as given.
     """
 
     def __init__(
         self, model: nn.Module, tap: Tap | None, cost: BatchCost | None, gone: Callable[[Row], None], stream: Any
     ) -> None:
         self.teacher = Rows(model, tap, stream)
-        self._model, self._tap, self._cost, self._gone, self._stream = model, tap, cost, gone, stream
+        self._model, self._tap, self.cost, self._gone, self._stream = model, tap, cost, gone, stream
         self._rows: list[Row] = []  # in the order of the cache
         self._parked = False  # the newest round had no draft
         self._rounds = 0
@@ -85,9 +86,9 @@ class Running:
         events = [_emit(row, plan, one) for row, plan, one in zip(rows, plans, said, strict=True)]
         keeps = [event.ended and row.request.keep_cache for event, row in zip(events, rows, strict=True)]
         self.teacher.settle([row.answer.taken for row in rows], keeps)
-        if self._cost is not None:
+        if self.cost is not None:
             width = max(len(p.draft.tokens) + due for p, due in zip(plans, owed, strict=True)) + 1
-            self._cost.learn(len(rows), width, perf_counter() - start)
+            self.cost.learn(len(rows), width, perf_counter() - start)
         for place in reversed(range(len(events))):
             if events[place].ended:
                 self._end(place, events[place])
@@ -105,8 +106,8 @@ class Running:
             except Exception as error:
                 failed[place] = error
         length = max(len(offer.tokens) for offer in offers)
-        if self._cost is not None and length:
-            length = best_common_length(paths, owed, self._cost, parked=self._parked)
+        if self.cost is not None and length:
+            length = best_common_length(paths, owed, self.cost, parked=self._parked)
         self._parked = length == 0
         plans = [Plan(NOTHING)] * len(rows)
         for place, (row, offer) in enumerate(zip(rows, offers, strict=True)):

@@ -97,13 +97,15 @@ def bench(
     sizes = _numbers(concurrency) if concurrency is not None else []
     if not sizes:
         refuse_unused(ctx, "passes", "goes with --concurrency: leave it out")
+    from daari_mlx.cost import machine
     from daari_mlx.measure.bench import run_bench
     from daari_mlx.text.data import read_prompts
 
     rows_name.check()
-    if drafter_name.kind() == "none" and save_streams is None:
+    nobody = drafter_name.kind() == "none" and (drafter == "none" or schema_name.json_schema is None)
+    if nobody and save_streams is None:
         raise typer.BadParameter(
-            "give --graph, --draft-model or --drafter lookup: there is nothing to measure", ctx=ctx
+            "give --graph, --draft-model, --drafter lookup or --json-schema: there is nothing to measure", ctx=ctx
         )
     graph = drafter_name.load_graph()
     teacher = teacher_name.load()
@@ -136,6 +138,8 @@ def bench(
         if not values["ok"]:
             raise typer.Exit(1)
         return
+    if drafter_name.num_draft_tokens == "auto":
+        machine.measured_cost(teacher.model)  # what is recorded rests on a measurement, not on a provisional curve
     drafting = drafter_name.load(graph, teacher, trust_remote_code=teacher_name.trust_remote_code)
     record = run_bench(
         teacher,
@@ -163,7 +167,7 @@ def _check_live(ctx: typer.Context, drafter: str | None, save_streams: str | Non
         refuse_unused(ctx, "stream_layer", "goes with --save-streams: leave it out")
     else:
         refuse_unused(ctx, OF_FIGURES, "has no meaning with --save-streams: leave it out")
-        check_new_file(save_streams, "--save-streams")
+        check_new_file(save_streams, "--save-streams", replace=False)
 
 
 def _numbers(text: str) -> list[int]:

@@ -8,13 +8,14 @@ from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import takes
 from daari_mlx.cli.options.names import FEATURES, RowsName, TeacherName
 from daari_mlx.ground.option import Option
+from daari_mlx.measure.forecast import PAYS
 from daari_mlx.show import report
 from daari_mlx.tier.options import TierOptions
 
 
 @takes(
     "model data out bits group_size drop_layers adapter_path trust_remote_code max_tokens split skip_bad_rows limit "
-    f"chat_template_config {FEATURES} as_json",
+    f"chat_template_config {FEATURES} force as_json",
     limit=16,
 )
 def tier(
@@ -22,6 +23,7 @@ def tier(
     rows_name: RowsName,
     how: TierOptions,
     out: Annotated[str, Option("The folder to write the tier to.", "FOLDER")],
+    force: words.Force = False,
     as_json: words.Json = False,
 ) -> None:
     """Make a cheap model that drafts for a teacher. Quantised, without the layers that its answers need least."""
@@ -29,15 +31,10 @@ def tier(
     from daari_mlx.tier.make import check_target, make_tier
 
     rows_name.check()
-    check_target(out)
+    check_target(out, replace=force)
     teacher = teacher_name.load()
     record = make_tier(teacher, rows_name.read(read_prompts, teacher), out, how, report.command_line())
     print(report.as_json({"tier": out, **record}) if as_json else tier_text(record, out))
-    if record["measured_draft_cost"] > record["tiers"][record["chosen"]]["weights"] * 1.5:
-        report.note(
-            f"note: on this machine a token of this tier costs {record['measured_draft_cost']:.2f} of a teacher's "
-            "forward, more than its weights tell: packed weights are slow here. --bits none makes a tier without them."
-        )
 
 
 def tier_text(record: dict[str, Any], path: str) -> str:
@@ -49,15 +46,25 @@ def tier_text(record: dict[str, Any], path: str) -> str:
     """
     per_pass = next(name for name in record["tiers"][0] if name.startswith("tokens_per_pass"))
     size = per_pass.rsplit("_", 1)[-1]
-    lines = [f"layers  left out  weights  agreement  tokens a pass (block {size})  best block  expected speed"]
+    lines = [f"layers  left out  weights  agreement  tokens a pass (block {size})  best block  speed by weights"]
     for place, row in enumerate(record["tiers"]):
         newest = row["dropped"][len(record["tiers"][place - 1]["dropped"]) :] if place else []
         mark = "  <- this one" if place == record["chosen"] else ""
         lines.append(
             f"{row['layers']:>6}  {', '.join(map(str, newest)):>8}  {row['weights']:>7.3f}  {row['agreement']:>9.3f}  "
-            f"{row[per_pass]:>{22 + len(size)}.2f}  {row['block']:>10}  {row['speed']:>13.2f}x{mark}"
+            f"{row[per_pass]:>{22 + len(size)}.2f}  {row['block']:>10}  {row['speed']:>15.2f}x{mark}"
         )
     measured = f"{record['answers']['sequences']} answers, {record['answers']['tokens']} tokens"
-    cost = f"{record['measured_draft_cost']:.2f} of a teacher's forward a drafted token"
-    about = report.table([("tier", path), ("measured on", measured), ("cost here", cost)])
+    about = report.table([("tier", path), ("measured on", measured), ("on this machine", _here(record))])
     return "\n".join([*lines, record["formula"], about])
+
+
+def _here(record: dict[str, Any]) -> str:
+    """Whether the tier pays on this machine, by what a drafted token was measured to cost here."""
+    cost, speed = record["measured_draft_cost"], record["speed_here"]
+    told = f"a drafted token costs {cost:.2f} of a teacher's forward"
+    if speed >= PAYS:
+        return f"{told}: {speed:.2f}x with drafts of {record['block_here']} tokens"
+    slow = cost > 1.5 * record["tiers"][record["chosen"]]["weights"]
+    mend = " Packed weights are slow here: --bits none makes a tier without them." if slow else ""
+    return f"{told}: this tier will not pay here ({speed:.2f}x); by its weights it is for others.{mend}"

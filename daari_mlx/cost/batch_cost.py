@@ -7,7 +7,7 @@ measurement, and what it finds corrects what is foretold for rounds like it.
 
 from __future__ import annotations
 
-from daari_mlx.cost.length import Cost
+from daari_mlx.cost.length import CostAt
 
 MEMORY = 0.8  # what is left of a correction after one more round like it
 BAND = 1.25  # columns within this ratio of measured ones share their correction
@@ -20,18 +20,18 @@ class BatchCost:
         cost: T(m)/T(1) of one text on this machine.
     """
 
-    def __init__(self, cost: Cost) -> None:
+    def __init__(self, cost: CostAt) -> None:
         self.cost = cost
         self._unit: float | None = None  # seconds of one row of one column, as far as rounds tell
         self._found: dict[tuple[int, int], float] = {}  # (rows, columns) -> measured over foretold
 
     def __call__(self, rows: int, columns: int) -> float:
         """What a round costs."""
-        return self.cost(rows * columns) * self._correction(rows, columns)
+        return self.cost.at(0)(rows * columns) * self._correction(rows, columns)
 
     def learn(self, rows: int, columns: int, seconds: float) -> None:
         """Take in a round that was timed."""
-        foretold = self.cost(rows * columns)
+        foretold = self.cost.at(0)(rows * columns)
         unit = seconds / foretold
         if self._unit is None:
             self._unit = unit

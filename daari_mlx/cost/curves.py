@@ -72,3 +72,15 @@ def choose_curves(name: str) -> list[Curve]:
     if name not in CURVES:
         raise DaariError(f"There is no curve {name!r}: known are {', '.join(CURVES)}, or 'all'.")
     return [CURVES[name]]
+
+
+def published_for(device: str, quantised: bool) -> str:
+    """The published curve to start from on a machine that nobody has timed yet.
+
+    Args:
+        device: ``"cpu"`` or ``"gpu"``, as MLX calls it.
+        quantised: whether the model's weights are.
+    """
+    if device == "cpu":
+        return "linux-openblas"
+    return "m3-max-4bit" if quantised else "m3-ultra-bf16"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
+from typing import Protocol
 
 CONTEXT_STEP = 256  # tokens of context that share one curve
 CALIBRATION_EDGES = (0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 0.997)  # between its bins
@@ -21,6 +22,14 @@ TRUST_PRIOR, TRUST_START = 3.0, 0.8  # promised tokens that a new text starts wi
 TRUST_FROM = 0.25  # promises below it are hardly ever drafted: what becomes of them tells nothing of those that are
 TRUST_MEMORY = 0.95  # what is left of a judged token's weight after one more
 MAX_DRAFT = 32  # the longest draft that is ever considered: the kernels' flat bands end at 32 rows
+
+
+class CostAt(Protocol):
+    """What forwards cost: measured once (:class:`Cost`), or found out while answers go on (RoundCost)."""
+
+    def at(self, context: int) -> Cost:
+        """T(m)/T(1) with so many tokens in the cache."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ CHUNK = 512  # tokens that a forward takes on the way to a context
 MAX_SPREAD = 0.5  # a record whose times scatter more, relative to their median, is not kept
 MIN_REPEATS = 3  # of fewer forwards nobody knows how much they scatter
 PROMPT_TOKEN = 1
-_ATTRIBUTE = "_daari_cost"
 
 
 @dataclass(frozen=True)
@@ -87,21 +86,6 @@ class ProbeRecord:
         return self.spread > MAX_SPREAD or self.repeats < MIN_REPEATS
 
 
-def cost_of(model: nn.Module) -> Cost:
-    """The kept T(m) of this model on this machine; measured quickly where there is none yet."""
-    teacher = fingerprint_model(model)
-    kind = teacher["structure"], teacher["quantisation"]  # what a change of weights or an adapter's scale leaves
-    known: tuple[tuple[str, str | None], Cost] | None = getattr(model, _ATTRIBUTE, None)
-    if known is None or known[0] != kind:
-        record = load(model)
-        if record is None:
-            record = measure(model, rows=QUICK_ROWS, repeats=3, longer=LONGER)
-            save(record)
-        known = kind, record.cost  # a noisy one serves this process, so that it is not measured for every answer
-        object.__setattr__(model, _ATTRIBUTE, known)
-    return known[1]
-
-
 def measure(
     model: nn.Module,
     *,
@@ -126,8 +110,9 @@ def measure(
     few = tuple(m for m in rows if m in LONG_ROWS or m == rows[-1])
     spreads: list[float] = []
     cache, start = make_prompt_cache(model), time.perf_counter()
-    with bar(total=repeats * len(rows), desc="measuring T(m), kept for this model", unit="forward") as progress:
-        _fill(model, cache, 0, context)
+    total = -(-context // CHUNK) + (repeats + 1) * len(rows)
+    with bar(total=total, desc="timing forwards, once for this model", unit="forward") as progress:
+        fill(model, cache, 0, context, progress)
         seconds = _curve(model, cache, rows, repeats, progress, spreads)
         filled, curves = context, []
         a_token = _rate(model, cache, context) if longer else 0.0
@@ -135,28 +120,30 @@ def measure(
             left = (end - filled) * a_token + (repeats + 1) * sum(seconds[rows.index(m)] for m in few)
             if not filled < end <= room or left > LONG_SECONDS:
                 break
-            progress.total += repeats * len(few)
-            _fill(model, cache, filled, end)
+            progress.total += -(-(end - filled) // CHUNK) + (repeats + 1) * len(few)
+            fill(model, cache, filled, end, progress)
             curves.append((end, few, _curve(model, cache, few, repeats, progress, spreads)))
             filled = end
         progress.set_postfix_str(f"{time.perf_counter() - start:.1f} s in all")
     return ProbeRecord(key_of(model), rows, seconds, max(spreads), context, repeats, tuple(curves))
 
 
-def _fill(model: nn.Module, cache: list[Any], filled: int, end: int) -> None:
+def fill(model: nn.Module, cache: list[Any], filled: int, end: int, progress: Any = None) -> None:
     """Bring a cache of ``filled`` tokens to ``end``."""
     while filled < end:
         size = min(CHUNK, end - filled)
         model(mx.array([[PROMPT_TOKEN] * size]), cache=cache)
         mx.eval([c.state for c in cache])
         filled += size
+        if progress is not None:
+            progress.update(1)
 
 
 def _rate(model: nn.Module, cache: list[Any], context: int) -> float:
     """Seconds a token on the way to a longer context; the cache is as before."""
     size = min(CHUNK, context)
     checkpoint, start = Checkpoint(cache, size), time.perf_counter()
-    _fill(model, cache, context, context + size)
+    fill(model, cache, context, context + size)
     seconds = time.perf_counter() - start
     checkpoint.drop(size)
     return seconds / size
@@ -168,16 +155,17 @@ def _curve(
     """The median seconds of a forward over each m on this cache; their spreads are added to ``spreads``."""
     times: dict[int, list[float]] = {m: [] for m in rows}
     for m in rows:  # warm up: kernels are compiled and buffers allocated at the first use of a shape
-        _timed(model, cache, m)
+        timed(model, cache, m)
+        progress.update(1)
     for _ in range(repeats):
         for m in rows:
-            times[m].append(_timed(model, cache, m))
+            times[m].append(timed(model, cache, m))
             progress.update(1)
     spreads.extend(_spread(t) for t in times.values())
     return tuple(statistics.median(times[m]) for m in rows)
 
 
-def _timed(model: nn.Module, cache: list[Any], rows: int) -> float:
+def timed(model: nn.Module, cache: list[Any], rows: int) -> float:
     """The seconds of one forward over ``rows``, which are taken out of the cache again."""
     checkpoint = Checkpoint(cache, rows)
     start = time.perf_counter()
@@ -237,16 +225,17 @@ def cache_dir() -> Path:
     return Path(os.environ.get("DAARI_MLX_CACHE") or Path.home() / ".cache" / "daari-mlx")
 
 
-def _path(key: dict[str, Any]) -> Path:
+def path_of(key: dict[str, Any], kind: str = "probe") -> Path:
+    """Where what this key says is kept."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    return cache_dir() / "probe" / f"{digest}.json"
+    return cache_dir() / kind / f"{digest}.json"
 
 
 def save(record: ProbeRecord) -> Path | None:
     """Keep a clean record in place of an older one; return where, or None when it is noisy or cannot be written."""
     if record.noisy:
         return None
-    path = _path(record.key)
+    path = path_of(record.key)
     try:
         write_json(path, asdict(record))
     except (OSError, DaariError):
@@ -265,7 +254,7 @@ def load(model: nn.Module) -> ProbeRecord | None:
 def load_for(teacher: dict[str, Any]) -> ProbeRecord | None:
     """The same of the teacher with this fingerprint, which need not be loaded for that."""
     try:
-        value = read_json(_path(_key(teacher)), "measurement")
+        value = read_json(path_of(_key(teacher)), "measurement")
         longer = tuple((context, tuple(rows), tuple(seconds)) for context, rows, seconds in value["longer"])
         arrays = {"rows": tuple(value["rows"]), "seconds": tuple(value["seconds"]), "longer": longer}
         record = ProbeRecord(**{**value, **arrays})

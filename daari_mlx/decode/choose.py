@@ -11,9 +11,10 @@ from typing import Any
 import mlx.nn as nn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from daari_mlx.cost import probe
+from daari_mlx.cost import machine
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.draft.drafter import Context, Draft, Drafter, GraphDrafter
+from daari_mlx.draft.forced import ForcedDrafter, Forcing
 from daari_mlx.draft.lookup import LookupDrafter
 from daari_mlx.draft.model import ModelDrafter
 from daari_mlx.draft.pair import PairDrafter
@@ -30,6 +31,8 @@ from daari_mlx.teacher.quirks import refuses_blocks
 from daari_mlx.teacher.rewind import refuses_drafts
 from daari_mlx.teacher.tap import FINAL, Tap, tap_model
 
+NO_GRAPH = "no graph was given"
+
 
 def choose_drafter(
     model: nn.Module,
@@ -39,11 +42,17 @@ def choose_drafter(
     graph: Graph | None,
     drafter: Drafter | None,
     num_draft_tokens: DraftLength,
+    grammar: Forcing | None = None,
+    before: int = 0,
 ) -> tuple[Drafter | None, Tap | None]:
-    """Who drafts and where its states are read; ``statistics.drafting_off`` says why nobody does."""
+    """Who drafts and where its states are read; ``statistics.drafting_off`` says why nobody does.
+
+    A ``grammar`` drafts what it leaves no choice in, alone or along with the others; it does not know the ``before``
+    tokens of the text.
+    """
     check_draft_length(num_draft_tokens)
-    if graph is None and drafter is None:
-        statistics.drafting_off = "no graph was given"
+    if graph is None and drafter is None and grammar is None:
+        statistics.drafting_off = NO_GRAPH
     elif num_draft_tokens == 0:
         statistics.drafting_off = "num_draft_tokens is 0"
     else:
@@ -53,6 +62,10 @@ def choose_drafter(
         return None, None
     if known is not None:
         drafter = graph_drafter(known, model, tokenizer, num_draft_tokens)
+    if grammar is not None:
+        length = None if num_draft_tokens == "auto" else num_draft_tokens
+        cost = machine.ready_cost(model) if length is None else None  # nobody asked for drafts: nothing is waited for
+        drafter = ForcedDrafter(grammar, drafter, before=before, num_draft_tokens=length, cost=cost)
     layer = getattr(drafter, "layer", FINAL)
     return drafter, None if layer is None else tap_model(model, layer)[0]
 
@@ -85,7 +98,7 @@ def graph_drafter(
     check_draft_length(num_draft_tokens)
     with unchanged(model):
         _, width = tap_model(model, graph.layer)
-        cost = probe.cost_of(model) if num_draft_tokens == "auto" else None
+        cost = machine.cost_of(model) if num_draft_tokens == "auto" else None
     if width != graph.hidden_size:
         raise DaariError(
             f"The graph reads states of width {graph.hidden_size}, this teacher's are {width} wide: compile it anew."
@@ -103,14 +116,14 @@ def learning_drafter(
     check_draft_length(num_draft_tokens)
     ends = (tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)).eos_token_ids
     if num_draft_tokens == "auto":
-        return LearningDrafter(learner, cost=probe.cost_of(model), ends=ends)
+        return LearningDrafter(learner, cost=machine.cost_of(model), ends=ends)
     return LearningDrafter(learner, num_draft_tokens=num_draft_tokens, ends=ends)
 
 
 def lookup_drafter(teacher: Teacher, num_draft_tokens: DraftLength = "auto") -> LookupDrafter:
     """The drafter that looks up in the text itself; ``"auto"`` needs this machine's T(m)."""
     if num_draft_tokens == "auto":
-        return LookupDrafter(cost=probe.cost_of(teacher.model))
+        return LookupDrafter(cost=machine.cost_of(teacher.model))
     return LookupDrafter(num_draft_tokens=num_draft_tokens or 1)
 
 
@@ -121,4 +134,5 @@ def pair_drafter(
     ends = teacher.tokenizer.eos_token_ids
     if num_draft_tokens != "auto":
         return PairDrafter(graph, model, num_draft_tokens=num_draft_tokens or 1, ends=ends)
-    return PairDrafter(graph, model, cost=probe.cost_of(teacher.model), reading=probe.cost_of(model.model), ends=ends)
+    cost, reading = machine.cost_of(teacher.model), machine.cost_of(model.model)
+    return PairDrafter(graph, model, cost=cost, reading=reading, ends=ends)

@@ -12,6 +12,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from daari_mlx.cost import machine
 from daari_mlx.decode.begun import Begun, processors_for
 from daari_mlx.decode.choose import choose_drafter, learning_drafter
 from daari_mlx.decode.limits import Options
@@ -27,6 +28,7 @@ from daari_mlx.decode.refusals import (
 from daari_mlx.decode.responses import GenerationResponse, Prefill, Responder
 from daari_mlx.decode.stops import stop_list
 from daari_mlx.draft.drafter import Drafter
+from daari_mlx.draft.forced import grammar_among
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
@@ -112,16 +114,21 @@ def stream_generate(
     statistics = Statistics()
     prefill = Prefill(prompt_progress_callback)
     cache = prompt_cache if prompt_cache is not None else new_cache(model, max_kv_size)
+    ids, earlier = encode_prompt(tokenizer, prompt), None if earlier is None else token_ids(earlier)
+    processors = processors_for(logits_processors, ids, earlier, begun)
+    grammar = grammar_among(processors)
     with unchanged(model):
         check_kv_quantisation(model, cache, kv_bits, kv_group_size)
-        chosen, tap = choose_drafter(model, tokenizer, cache, statistics, known, drafter, num_draft_tokens)
+        chosen, tap = choose_drafter(
+            model, tokenizer, cache, statistics, known, drafter, num_draft_tokens, grammar, len(earlier or ())
+        )
         vocabulary = 0 if chosen is None else vocabulary_of(model)
+        cost = machine.provisional(model)
         limit = blocks_until(model)
-    ids, earlier = encode_prompt(tokenizer, prompt), None if earlier is None else token_ids(earlier)
     options = Options(
         max_tokens=max_tokens,
         sampler=None if sampler is greedy_sampler else sampler,
-        logits_processors=processors_for(logits_processors, ids, earlier, begun),
+        logits_processors=processors,
         prompt_progress_callback=prefill,
         context_length=context_length(model),
         blocks_until=limit,
@@ -143,6 +150,7 @@ def stream_generate(
         whole=not isinstance(cache, OwnCache),
         vocabulary=vocabulary,
         learner=learn,
+        told=None if cost is None else cost.learn,
     )
     responder = Responder(tokenizer, len(ids), max_tokens, statistics, stops, prefill)
     with wired(model, options.run_stream()):
@@ -154,6 +162,8 @@ def stream_generate(
                 yield made
         finally:
             steps.close()
+            if cost is not None and cost.news >= machine.NEWS:
+                machine.keep_rounds(model)
 
 
 def generate(model: nn.Module, tokenizer: Any, prompt: Prompt, verbose: bool = False, **kwargs: Any) -> str:

@@ -53,7 +53,8 @@ def json_schema_processor(
 
     wrapper = tokenizer if isinstance(tokenizer, TokenizerWrapper) else TokenizerWrapper(tokenizer)
     fast = wrapper._tokenizer
-    vocabulary = _vocabulary(fast, len(fast), tuple(sorted(wrapper.eos_token_ids)))
+    ends = sorted(wrapper.eos_token_ids, key=lambda end: (end != fast.eos_token_id, end))  # the tokenizer's own first
+    vocabulary = _vocabulary(fast, len(fast), tuple(ends))
     grammar = grammar_of(schema, whitespace)
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
     matcher.compute_bitmask()  # what no token at all can follow is found here
@@ -122,7 +123,8 @@ class AnswerGrammar:
     def __init__(
         self, vocabulary: LLTokenizer, matcher: LLMatcher, opening: Opening, begun: list[int], prompt_tokens: int
     ) -> None:
-        self._size, self._ends = vocabulary.vocab_size, frozenset(vocabulary.eos_tokens)
+        self.size, self._vocabulary = vocabulary.vocab_size, vocabulary
+        self._ends = frozenset(vocabulary.eos_tokens)
         self._fresh, self._matcher = matcher, matcher.deep_copy()
         self._opening, self._begun, self._prompt_tokens = opening, begun, prompt_tokens
         self._taken: list[int] | None = []  # the tokens that the matcher has taken; None while it moves
@@ -140,7 +142,7 @@ class AnswerGrammar:
     def allowed(self, history: list[int], draft: list[int]) -> int:
         """How many leading draft tokens may follow ``history``; none that is no token, none behind an end token."""
         answer = self._said(history)
-        known = next((row for row, token in enumerate(draft) if not 0 <= token < self._size), len(draft))
+        known = next((row for row, token in enumerate(draft) if not 0 <= token < self.size), len(draft))
         for row, token in enumerate(draft[:known]):
             place = self._opening.place(answer + draft[:row])
             if place.thinking and token in self._ends:
@@ -172,7 +174,11 @@ class AnswerGrammar:
     def forced(self, history: list[int]) -> list[int]:
         """The tokens that the grammar leaves no choice in behind ``history``, as the tokenizer would write them.
 
-        The teacher may cut the same text into other tokens: they are a draft, to be verified as any other.
+        The teacher may cut the same text into other tokens, or end with another of its end tokens: they are a draft, to
+        be verified as any other.
+
+        Raises:
+            DaariError: llguidance cannot look so far ahead; the answer can still go on.
         """
         answer = self._said(history)
         place = self._opening.place(answer)
@@ -181,11 +187,12 @@ class AnswerGrammar:
         self._stand(answer)
         if self._ended:
             return []
-        if self._matcher.is_stopped() and len(self._ends) == 1:
-            return list(self._ends)
-        tokens = self._matcher.compute_ff_tokens()
+        if self._matcher.is_stopped():
+            return [self._vocabulary.eos_token]
+        text = self._matcher.compute_ff_bytes()  # compute_ff_tokens leaves the last ones out: longer ones might fit
         self._check()
-        return tokens
+        tokens = self._vocabulary.tokenize_bytes(text) if text else []
+        return tokens[: self._matcher.validate_tokens(tokens)]
 
     def _said(self, history: list[int]) -> list[int]:
         return self._begun + history[self._prompt_tokens :]
@@ -214,7 +221,7 @@ class AnswerGrammar:
         shared = common_prefix_len(known, answer)
         if shared < len(known):
             self._matcher.rollback(len(known) - shared)
-        inside = next((at for at, token in enumerate(answer) if not 0 <= token < self._size), length)
+        inside = next((at for at, token in enumerate(answer) if not 0 <= token < self.size), length)
         taken = shared + self._matcher.try_consume_tokens(answer[shared:inside])
         self._check()
         self._taken, self._ended = answer[:taken], bool(tail)
@@ -233,7 +240,7 @@ class AnswerGrammar:
         """``(len(draft) + 1, width)``: which tokens are allowed; the matcher stands afterwards where it stood."""
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-        masks = allocate_token_bitmask(len(draft) + 1, self._size)
+        masks = allocate_token_bitmask(len(draft) + 1, self.size)
         length = 0 if self._ended else _first(draft, self._ends)
         rows = 0 if self._ended else length + 1
         known, self._taken = self._taken, None
@@ -245,7 +252,7 @@ class AnswerGrammar:
             self._matcher.rollback(length)
         self._taken = known
         self._check()
-        bits = np.unpackbits(masks.view(np.uint8), axis=1, count=self._size, bitorder="little").view(np.bool_)
+        bits = np.unpackbits(masks.view(np.uint8), axis=1, count=self.size, bitorder="little").view(np.bool_)
         bits[rows:] = False
         bits[rows:, list(self._ends)] = True
         if not bits.any(axis=1).all():
@@ -253,7 +260,7 @@ class AnswerGrammar:
                 "The JSON schema leaves no token to go on with: this tokenizer cannot spell what it asks for."
             )
         # a head may be narrower than the tokenizer, or wider: what is no token is never allowed
-        return np.pad(bits[:, :width], ((0, 0), (0, max(0, width - self._size))))
+        return np.pad(bits[:, :width], ((0, 0), (0, max(0, width - self.size))))
 
     def _accepts_after(self, tokens: list[int]) -> bool:
         """Whether the answer may end behind these allowed tokens."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from time import perf_counter
 
 import mlx.nn as nn
 
@@ -32,6 +33,7 @@ def generate_step(
     whole: bool = False,
     vocabulary: int | None = None,
     learner: Hears | None = None,
+    told: Callable[[int, float], None] | None = None,
 ) -> Generator[Emitted, None, None]:
     """Yield the teacher's own tokens, several a forward where the drafter was right.
 
@@ -52,6 +54,7 @@ def generate_step(
             numbers are used; else it holds all but the newest token, which may save a forward.
         vocabulary: how many token ids the teacher knows; None finds out.
         learner: who learns from the answer, however it ends; where states are read.
+        told: is told of each round how many rows its forward had, and the seconds that it took.
     """
     if drafter is None and can_drop_one(cache):
         yield from plain_steps(prompt, model, cache, options, statistics, whole)
@@ -74,11 +77,15 @@ def generate_step(
         state=state,
         learner=learner if tap is not None else None,
     )
+    ahead = False
     quiet: tuple[type[Exception], ...] = ()
     try:
         while not answer.ended:
-            plan = answer.plan(len(row.pending))
+            plan, owed, start = answer.plan(len(row.pending)), len(row.pending), perf_counter()
             verified = row.verify(answer.text, plan.draft.tokens, ahead=plan.ahead)
+            if told is not None and not plan.ahead and not ahead:  # those that overlap with others take less
+                told(1 + owed + len(verified.draft), perf_counter() - start)
+            ahead = plan.ahead
             try:
                 yield from answer.emit(plan, verified)
             finally:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from daari_mlx.cost.length import MAX_DRAFT, Cost, Trust, best_length
+from daari_mlx.cost.length import MAX_DRAFT, CostAt, Trust, best_length
 from daari_mlx.graph.arbiter import FLOOR
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.source import NO_NODE
@@ -104,7 +104,7 @@ class GraphDrafter:
         graph: Graph,
         *,
         num_draft_tokens: int | None = None,
-        cost: Cost | None = None,
+        cost: CostAt | None = None,
         ends: Collection[int] = (),
     ) -> None:
         if num_draft_tokens is None and cost is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daari_mlx.cost.length import MAX_DRAFT, Cost, best_length
+from daari_mlx.cost.length import MAX_DRAFT, CostAt, best_length
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.ground.given import check_whole
 
@@ -21,7 +21,7 @@ class LookupDrafter:
 
     layer = None
 
-    def __init__(self, *, num_draft_tokens: int | None = None, cost: Cost | None = None) -> None:
+    def __init__(self, *, num_draft_tokens: int | None = None, cost: CostAt | None = None) -> None:
         if num_draft_tokens is None and cost is None:
             raise ValueError("LookupDrafter needs num_draft_tokens or a cost curve to choose a length from.")
         if num_draft_tokens is not None:

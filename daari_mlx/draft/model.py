@@ -16,8 +16,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
-from daari_mlx.cost import probe
-from daari_mlx.cost.length import MAX_DRAFT, Calibration, Cost, best_length
+from daari_mlx.cost import machine, probe
+from daari_mlx.cost.length import MAX_DRAFT, Calibration, CostAt, best_length
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import read_json
@@ -31,6 +31,11 @@ TIER = "tier.json"  # in the folder of a model that daari-mlx tier made
 SOURCE = "model"
 HOPE, HOPE_PRIOR, HOPE_MEMORY = 0.8, 3.0, 0.95  # the share kept of drafts on a new text, and how fast it is relearnt
 FIRST_REST, LONGEST_REST = 8, 256  # rounds without a draft where none pays, doubled each time until one pays again
+COST_SECONDS, COST_CONTEXT = (
+    3.0,
+    64,
+)  # what measuring the cost of a drafted token may take, and tokens in the cache there
+WARM_UP = 2  # forwards that do not count
 
 
 class ModelDrafter:
@@ -56,7 +61,7 @@ class ModelDrafter:
         model: nn.Module,
         *,
         num_draft_tokens: int | None = None,
-        cost: Cost | None = None,
+        cost: CostAt | None = None,
         draft_cost: float | None = None,
         ends: Iterable[int] = (),
         vocab_size: int | None = None,
@@ -105,7 +110,7 @@ class ModelDrafter:
         """Why it never drafts: even drafts that are always right would cost more than they give; else None."""
         if self.num_draft_tokens is not None or self.cost is None:
             return None
-        if best_length([1.0] * MAX_DRAFT, self.cost, draft_cost=self.draft_cost) > 0:
+        if best_length([1.0] * MAX_DRAFT, self.cost.at(0), draft_cost=self.draft_cost) > 0:
             return None
         return (
             f"a token of the drafting model costs {self.draft_cost:.2f} of a teacher's forward: no draft can pay on "
@@ -196,21 +201,31 @@ class ModelDrafter:
         )
 
 
-def measure_draft_cost(draft_model: nn.Module, teacher: nn.Module, repeats: int = 9) -> float:
-    """How long a one-row forward of ``draft_model`` takes relative to the teacher's: the medians of both, in turn."""
+def measure_draft_cost(
+    draft_model: nn.Module, teacher: nn.Module, repeats: int = 9, seconds: float = COST_SECONDS
+) -> float:
+    """How long a one-row forward of ``draft_model`` takes relative to the teacher's: the medians of both, in turn.
+
+    Args:
+        repeats: forwards of each that count.
+        seconds: after which no more are begun: an answer is waiting. One of each there is at least.
+    """
     models = (draft_model, teacher)
     caches = [make_prompt_cache(model) for model in models]
     times: tuple[list[float], list[float]] = ([], [])
     for model, cache in zip(models, caches, strict=True):
-        rows = max(1, min(probe.CONTEXT, (context_length(model) or probe.CONTEXT) - repeats - 3))
+        rows = max(1, min(COST_CONTEXT, (context_length(model) or COST_CONTEXT) - repeats - 3))
         forward_rows(model, mx.array([[probe.PROMPT_TOKEN] * rows]), cache)
         mx.eval([c.state for c in cache])
-    for _ in range(repeats + 2):
+    begun = time.perf_counter()
+    for number in range(repeats + WARM_UP):
+        if number > WARM_UP and time.perf_counter() - begun > seconds:
+            break
         for model, cache, found in zip(models, caches, times, strict=True):
             start = time.perf_counter()
             mx.eval(mx.argmax(forward_rows(model, mx.array([[probe.PROMPT_TOKEN]]), cache), axis=-1))
             found.append(time.perf_counter() - start)
-    return statistics.median(times[0][2:]) / statistics.median(times[1][2:])
+    return statistics.median(times[0][WARM_UP:]) / statistics.median(times[1][WARM_UP:])
 
 
 def model_drafter(loaded: Teacher, teacher: Teacher, num_draft_tokens: int | Literal["auto"] = "auto") -> ModelDrafter:
@@ -237,7 +252,7 @@ def model_drafter(loaded: Teacher, teacher: Teacher, num_draft_tokens: int | Lit
     }
     if num_draft_tokens != "auto":
         return ModelDrafter(loaded.model, num_draft_tokens=num_draft_tokens or 1, **shared)
-    cost = probe.cost_of(teacher.model)
+    cost = machine.cost_of(teacher.model)
     draft_cost = measure_draft_cost(loaded.model, teacher.model)
     return ModelDrafter(loaded.model, cost=cost, draft_cost=draft_cost, **shared)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from daari_mlx.cost.length import MAX_DRAFT, Calibration, Cost, Trust
+from daari_mlx.cost.length import MAX_DRAFT, Calibration, Cost, CostAt, Trust
 from daari_mlx.draft.drafter import LONGEST_REST, WAKEFUL, Context, Draft, GraphDrafter
 from daari_mlx.draft.model import HOPE, SOURCE, ModelDrafter
 from daari_mlx.draft.pair_plan import Agreement, Plan, bound, either, graph_plan, instead, longest, model_plan
@@ -70,8 +70,8 @@ class PairDrafter:
         model: ModelDrafter,
         *,
         num_draft_tokens: int | None = None,
-        cost: Cost | None = None,
-        reading: Cost | None = None,
+        cost: CostAt | None = None,
+        reading: CostAt | None = None,
         ends: Collection[int] = (),
     ) -> None:
         if num_draft_tokens is None and cost is None:
@@ -79,7 +79,7 @@ class PairDrafter:
         self.graph = GraphDrafter(graph, num_draft_tokens=num_draft_tokens, cost=cost and ALL_OF_IT, ends=ends)
         self.layer = self.graph.layer
         self.model, self.num_draft_tokens, self.cost = model, num_draft_tokens, cost
-        self._reading = reading or cost or ALL_OF_IT
+        self._reading = (reading or cost or ALL_OF_IT).at(0)
         self._least = min(t / m for m, t in zip(self._reading.rows, self._reading.relative, strict=True))
         self.agreement = Agreement(HOPE if model.agreement is None else model.agreement)
         self._trust, self._agreed, self._split = Trust(), Calibration(), Calibration()

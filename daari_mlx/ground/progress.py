@@ -1,4 +1,4 @@
-"""The progress bar of every long stage: on stderr, with rate and time left."""
+"""The progress bar of every long stage, with rate and time left, and notes: on stderr."""
 
 from __future__ import annotations
 
@@ -42,3 +42,8 @@ def bar(
         unit_scale=unit == "tok",
         mininterval=0.2,
     )
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal, never for the program that reads the result: to stderr."""
+    print(text, file=sys.stderr, flush=True)

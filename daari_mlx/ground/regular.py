@@ -112,34 +112,42 @@ def read_text(path: str | Path, what: str, *, limit: int = MAX_SMALL, instead: s
         ) from error
 
 
-def check_new_file(path: str | Path, option: str) -> None:
+def check_new_file(path: str | Path, option: str, replace: bool = True) -> None:
     """See, before any work, that a file can be written to ``path``, or one that is there be replaced or added to.
 
     Args:
         option: names it in the message, e.g. ``"--out"``.
+        replace: whether one that is there may be replaced or added to.
 
     Raises:
-        DaariError: something else stands there, or no folder is there to hold it, or none that can be written.
+        DaariError: something else stands there, or a file that may not be replaced; no folder is there to hold it, or
+            none that can be written.
     """
     path = _with_name(path, option)
     found = what_is(path)
     if found not in (None, FILE):
         raise DaariError(f"{path} is {found}: name a file for {option}.")
+    if found == FILE and not replace:
+        raise DaariError(f"{path} is there already: name another file for {option}, or remove it.")
     if found == FILE and not os.access(path, os.W_OK):
         raise DaariError(f"{path} cannot be written: name another file for {option}.")
     _check_above(path, option)
 
 
-def check_new_folder(path: str | Path, option: str, what: str, others: Callable[[list[str]], list[str]]) -> None:
+def check_new_folder(
+    path: str | Path, option: str, what: str, others: Callable[[list[str]], list[str]], replace: bool = True
+) -> None:
     """See, before any work, that a folder can be written to ``path``: nothing stands there, or what may be replaced.
 
     Args:
         option: names it in the message.
         what: may be replaced, e.g. ``"graph"``.
         others: of the names in a folder, those that do not belong to one; all of them where it is none.
+        replace: whether one that is there may be replaced.
 
     Raises:
-        DaariError: something else stands there, or no folder is there to hold it, or none that can be written.
+        DaariError: something else stands there, or one that may not be replaced; no folder is there to hold it, or
+            none that can be written.
     """
     path = _with_name(path, option)
     found = what_is(path)
@@ -155,6 +163,8 @@ def check_new_folder(path: str | Path, option: str, what: str, others: Callable[
             raise DaariError(
                 f"{path} is a folder that holds other things ({told}), not a {what}: name another {option}."
             )
+        if names and not replace:
+            raise DaariError(f"{path} is a {what} already: name another {option}, or replace it with --force.")
     _check_above(path, option)
 
 

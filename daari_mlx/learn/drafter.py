@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from daari_mlx.cost.length import Cost
+from daari_mlx.cost.length import CostAt
 from daari_mlx.draft.drafter import Context, Draft, GraphDrafter
 from daari_mlx.learn.learner import Learner
 
@@ -22,7 +22,7 @@ class LearningDrafter(GraphDrafter):
         learner: Learner,
         *,
         num_draft_tokens: int | None = None,
-        cost: Cost | None = None,
+        cost: CostAt | None = None,
         ends: Collection[int] = (),
     ) -> None:
         self.learner, self._snapshot = learner, learner.snapshot

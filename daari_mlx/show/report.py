@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from daari_mlx.ground.accept import TEACHER
 from daari_mlx.ground.legible import visible
 from daari_mlx.ground.progress import bar
+from daari_mlx.ground.progress import note as note
 from daari_mlx.show.shades import is_dumb
 
 if TYPE_CHECKING:
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
     from daari_mlx.decode.responses import GenerationResponse
 
 RULE = "=" * 10  # what mlx-lm prints before and after the text
-
-
-def note(text: str) -> None:
-    """A line for the person at the terminal, never for the program that reads the result: to stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from daari_mlx.compile.answers import answer_prompts
 from daari_mlx.compile.workdir import Workdir
+from daari_mlx.cost import machine
 from daari_mlx.cost.length import CALIBRATION_EDGES
-from daari_mlx.cost.probe import cost_of
 from daari_mlx.draft.model import TIER, measure_draft_cost
 from daari_mlx.graph.artifact import BYSTANDERS, versions
 from daari_mlx.ground.errors import DaariError
@@ -36,7 +36,7 @@ from daari_mlx.teacher.judge import greedy
 from daari_mlx.teacher.load import MODEL_FILES, Teacher
 from daari_mlx.text.data import Prompt, Sequence
 from daari_mlx.text.identity import tokens_hash
-from daari_mlx.tier.choice import BLOCK, FORMULA, Measured, Tier, fastest, ladder
+from daari_mlx.tier.choice import BLOCK, FORMULA, Measured, Tier, expected_speed, fastest, ladder
 from daari_mlx.tier.depth import CannotDrop, Config, droppable_units, layer_count, without_layers
 from daari_mlx.tier.options import GROUP_SIZES, TierOptions
 
@@ -67,7 +67,7 @@ def make_tier(
     who = teacher.fingerprint()
     fuse(teacher.model)
     model, config = quantised(teacher.model, config, how.bits, how.group_size)
-    cost = cost_of(teacher.model)
+    cost = machine.measured_cost(teacher.model)
     with tempfile.TemporaryDirectory() as folder:
         sequences = answer_prompts(teacher, prompts, Workdir(folder), how.max_tokens)
     units = [] if how.drop_layers == 0 else droppable_units(model, config)
@@ -97,16 +97,18 @@ def make_tier(
         raise DaariError(f"Only {len(chosen.dropped)} layers of this model can be left out, not {most}.")
     tier, config = without_layers(model, config, chosen.dropped)
     record = _record(teacher, who, how, tiers, chosen, sequences, layer_count(teacher.model))
-    record |= {"measured_draft_cost": measure_draft_cost(tier, teacher.model), "command": command}
+    draft_cost = measure_draft_cost(tier, teacher.model)
+    block, speed = expected_speed(chosen.measured, draft_cost, cost)
+    record |= {"measured_draft_cost": draft_cost, "speed_here": speed, "block_here": block, "command": command}
     with whole(Path(out)) as beside:
         _save(beside, teacher, tier, config)
         write_json(beside / TIER, record)
     return record
 
 
-def check_target(out: str | Path) -> None:
-    """Raise :class:`DaariError` where writing a tier to ``out`` would replace something that is none."""
-    check_new_folder(out, "--out", "tier", _others)
+def check_target(out: str | Path, replace: bool = True) -> None:
+    """Raise :class:`DaariError` where a tier at ``out`` would replace what is none, or one that it shall not."""
+    check_new_folder(out, "--out", "tier", _others, replace)
 
 
 def _others(names: list[str]) -> list[str]:

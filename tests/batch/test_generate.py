@@ -91,7 +91,9 @@ def test_prompt_caches_come_back_whole_and_are_gone_on_from(compiled: Compiled, 
     assert [c[0].offset for c in first.caches] == [len(p) + 8 for p in prompts[:3]], "given caches are left alone"
 
 
-@pytest.mark.parametrize("drafting", [{}, {"graph": True, "num_draft_tokens": 6}])
+@pytest.mark.parametrize(
+    "drafting", [{}, {"num_draft_tokens": 0}, {"num_draft_tokens": 5}, {"graph": True, "num_draft_tokens": 6}]
+)
 def test_one_schema_holds_each_row_by_itself(
     compiled: Compiled, prompts: list[list[int]], drafting: dict[str, Any]
 ) -> None:
@@ -104,7 +106,7 @@ def test_one_schema_holds_each_row_by_itself(
         [*prompt, *tokenizer.encode(text, add_special_tokens=False)]
         for prompt, text in zip(prompts, begun, strict=False)
     ]
-    options = drafting | ({"graph": compiled.graph} if drafting else {})
+    options = drafting | ({"graph": compiled.graph} if "graph" in drafting else {})
     found = batch_generate(
         model,
         tokenizer,
@@ -119,8 +121,28 @@ def test_one_schema_holds_each_row_by_itself(
         own = grammar.for_answer(prompt, begun=text)
         assert answer == mlx_lm.generate(model, tokenizer, prompt, max_tokens=40, logits_processors=[own])
         assert (text + answer).startswith('{"label":"')
+    for statistics in found.statistics:
+        assert statistics.drafting_off == ("no graph was given" if drafting == {"num_draft_tokens": 0} else None)
+        assert not drafting.get("num_draft_tokens") or statistics.sources["schema"] > 0
     with pytest.raises(DaariError, match="does not end with it"):
         batch_generate(model, tokenizer, given, logits_processors=[grammar], begun="{}")
+
+
+def test_rows_with_a_schema_draft_beside_rows_without(compiled: Compiled, prompts: list[list[int]]) -> None:
+    """Of rows that hand their drafters on, each has its own grammar around them, or none."""
+    model, tokenizer = compiled.teacher.model, compiled.teacher.tokenizer
+    schema = {"type": "object", "properties": {"label": {"enum": ["ham", "spam"]}}, "required": ["label"]}
+    grammar = json_schema_processor(tokenizer, {**schema, "additionalProperties": False})
+    processors = [[grammar] if k % 2 else None for k in range(len(prompts))]
+    options = {"max_tokens": 24, "logits_processors": processors, "completion_batch_size": 2, "num_draft_tokens": 6}
+    for graph in (None, compiled.graph):
+        found = batch_generate(model, tokenizer, prompts, graph=graph, **options)
+        for k, (prompt, answer) in enumerate(zip(prompts, found.texts, strict=True)):
+            own = [grammar.for_answer(prompt)] if k % 2 else []
+            assert answer == mlx_lm.generate(model, tokenizer, prompt, max_tokens=24, logits_processors=own)
+            assert ("schema" in found.statistics[k].sources) == bool(k % 2)
+            off = found.statistics[k].drafting_off
+            assert off == (None if graph is not None or k % 2 else "no graph was given")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_each_kind_drafts_the_same_words(
     tiny_teacher: Any, tiny_teacher_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher = Teacher(*tiny_teacher, str(tiny_teacher_path))
-    monkeypatch.setattr("daari_mlx.cost.probe.cost_of", lambda _: Cost((1, 33), (1.0, 1.5)))
+    monkeypatch.setattr("daari_mlx.cost.machine.cost_of", lambda _: Cost((1, 33), (1.0, 1.5)))
     monkeypatch.setattr("daari_mlx.draft.model.measure_draft_cost", lambda *_: 0.1)
     ids = teacher.tokenizer.encode("Lunch at noon? Lunch at noon? Lunch at")
     plain = [r.token for r in stream_generate(teacher.model, teacher.tokenizer, ids, 24)]
@@ -84,9 +84,9 @@ def test_each_kind_drafts_the_same_words(
             assert (statistics.drafting_off is None) == (length != 0)
             if kind == "model" and length == 3:
                 assert statistics.acceptance_rate == 1.0
-    for name in (DrafterName(), DrafterName(graph="unused", drafter="none")):
-        nobody = name.load(name.load_graph(), teacher, trust_remote_code=False)
-        assert nobody.options() == {"graph": None, "drafter": None, "num_draft_tokens": "auto"}
+    for name, length in ((DrafterName(), "auto"), (DrafterName(graph="unused", drafter="none"), 0)):
+        nobody = name.load(name.load_graph(), teacher, trust_remote_code=False)  # "none" holds for a schema too
+        assert nobody.options() == {"graph": None, "drafter": None, "num_draft_tokens": length}
     known = random_graph()
     graph = DrafterName("known", num_draft_tokens=3).load(known, teacher, trust_remote_code=False)
     assert graph.options() == {"graph": known, "drafter": None, "num_draft_tokens": 3}
@@ -127,7 +127,7 @@ def run(*args: object) -> Any:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time is measured."""
-    monkeypatch.setattr("daari_mlx.cost.probe.cost_of", lambda _: Cost((1, 33), (1.0, 1.5)))
+    monkeypatch.setattr("daari_mlx.cost.machine.cost_of", lambda _: Cost((1, 33), (1.0, 1.5)))
     monkeypatch.setattr("daari_mlx.draft.model.measure_draft_cost", lambda *_: 0.1)
 
 

@@ -196,14 +196,21 @@ def test_one_call_a_round_and_the_rows_that_plain_shows(compiled: Compiled, prom
 
 
 def test_forbidden_drafts_cost_no_rows(compiled: Compiled, prompts: list[list[int]]) -> None:
-    """The draft is cut before the forward: a drafter that is always forbidden drafts nothing that is verified."""
+    """The draft is cut before the forward: of a drafter that is always forbidden nothing is verified."""
     processor = json_schema_processor(compiled.teacher.tokenizer, CONTRARY)
     expected = plain(compiled, prompts[0], processor)
-    found, statistics = ours(
-        compiled, prompts[0], processor, drafter=Oracle([*prompts[0], *[EOS] * len(expected)], 8, lambda t: t)
-    )
-    assert found == expected
-    assert (statistics.drafted, statistics.forwards) == (1, len(expected)), "only the end itself was allowed"
+
+    def held(processor: Any) -> Any:
+        contrary = Oracle([*prompts[0], *[EOS] * len(expected)], 8, lambda t: t)
+        found, statistics = ours(compiled, prompts[0], processor, drafter=contrary)
+        assert found == expected
+        return statistics
+
+    own = held(processor)
+    assert own.sources.get("drafter", 0) <= 1 and own.sources["schema"] > 10, "all else is what the schema forces"
+    assert own.forwards < len(expected) / 2
+    untold = held(LoggedBlocks(processor))  # one that does not say what it forces
+    assert (untold.drafted, untold.forwards) == (1, len(expected)), "only the end itself was allowed"
 
 
 def test_mixed_with_processors_that_go_row_by_row(compiled: Compiled, prompts: list[list[int]]) -> None:

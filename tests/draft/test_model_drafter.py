@@ -262,6 +262,20 @@ def test_the_cost_of_a_drafted_token_is_measured_against_the_teacher() -> None:
     assert measure_draft_cost(short, model_of("llama"), repeats=3) > 0
 
 
+def test_measuring_the_cost_of_a_drafted_token_ends_with_its_time() -> None:
+    model, forwards = model_of("llama"), 0
+
+    class Counting(type(model)):  # type: ignore[misc]
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            nonlocal forwards
+            forwards += 1
+            return super().__call__(*args, **options)
+
+    model.__class__ = Counting
+    assert measure_draft_cost(model, model_of("llama"), repeats=10_000, seconds=0.0) > 0
+    assert forwards < 10
+
+
 # --- what is checked when it is loaded
 
 

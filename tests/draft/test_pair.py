@@ -178,7 +178,7 @@ def test_the_words_are_plains_and_every_token_says_who_drafted_it(
     compiled: Compiled, length: Any, dear: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher = compiled.teacher
-    monkeypatch.setattr("daari_mlx.cost.probe.cost_of", lambda _: LINEAR)
+    monkeypatch.setattr("daari_mlx.cost.machine.cost_of", lambda _: LINEAR)
     model = ModelDrafter(
         teacher.model,
         num_draft_tokens=None if length == "auto" else 1,
@@ -211,7 +211,7 @@ def run(*args: object) -> Any:
 def test_every_command_takes_both(
     compiled: Compiled, tiny_teacher_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("daari_mlx.cost.probe.cost_of", lambda _: LINEAR)
+    monkeypatch.setattr("daari_mlx.cost.machine.cost_of", lambda _: LINEAR)
     monkeypatch.setattr("daari_mlx.draft.model.measure_draft_cost", lambda *_: 0.05)
     common = ("--model", tiny_teacher_path, "--max-tokens", 12)
     both = ("--graph", compiled.path, "--draft-model", tiny_teacher_path)

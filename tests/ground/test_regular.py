@@ -125,7 +125,7 @@ def test_a_history_and_a_measurement_that_are_odd_cost_only_themselves(
     assert history.earlier() == []
     history.remember("x")
     assert not history.kept
-    monkeypatch.setattr(probe, "_path", lambda key: odd)
+    monkeypatch.setattr(probe, "path_of", lambda key: odd)
     assert probe.load_for({"structure": "s", "quantisation": None}) is None
     assert probe.save(probe.ProbeRecord({}, (1,), (1.0,), 0.0, 1, probe.MIN_REPEATS)) is None
     assert seen(odd) == before

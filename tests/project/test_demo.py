@@ -8,7 +8,7 @@ import bench_overheads
 import pytest
 import run_demo
 
-from daari_mlx.cost import probe
+from daari_mlx.cost import machine
 from daari_mlx.cost.length import MAX_DRAFT, Cost
 
 
@@ -16,7 +16,7 @@ from daari_mlx.cost.length import MAX_DRAFT, Cost
 def demo(tiny_teacher_path, tmp_path, monkeypatch):
     """Run the demo on the tiny teacher and return its exit status; T(m) is given, since measuring it takes seconds."""
     monkeypatch.setenv("DAARI_MLX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(probe, "cost_of", lambda _: Cost((1, 33), (1.0, 2.0)))
+    monkeypatch.setattr(machine, "measured_cost", lambda _: Cost((1, 33), (1.0, 2.0)))
 
     def run(*options: str) -> int:
         return run_demo.main(["--out", str(tmp_path / "out"), "--teacher", str(tiny_teacher_path), *options])

@@ -20,7 +20,7 @@ import messages
 import page
 import score
 
-from daari_mlx.cost import probe
+from daari_mlx.cost import machine
 from daari_mlx.cost.length import Cost
 from daari_mlx.graph.artifact import read_stats
 from daari_mlx.ground.errors import DaariError
@@ -154,7 +154,7 @@ def test_the_steps_from_training_to_the_page_on_a_tiny_teacher(monkeypatch, tmp_
     for name, value in {**places, "ROWS": 12, "N_BENCH": 3, "SHOWN": 1}.items():
         monkeypatch.setattr(make, name, value)
     monkeypatch.setattr(make, "run", run_here)
-    monkeypatch.setattr(probe, "cost_of", lambda _: Cost((1, 33), (1.0, 2.0)))  # measuring it takes seconds
+    monkeypatch.setattr(machine, "cost_of", lambda _: Cost((1, 33), (1.0, 2.0)))  # measuring it takes seconds
     monkeypatch.chdir(tmp_path)
     short = {"iters": 2, "num_layers": 2, "val_batches": 1, "steps_per_eval": 2}
     asked = yaml.safe_load((FOLDER / "lora.yaml").read_text()) | short

@@ -211,23 +211,41 @@ def _tokens(record: dict[str, Any]) -> list[int]:
     return [t["token"] for t in record["draft"] if t["verdict"] == "accepted"] + bonus
 
 
-def test_sums_hold_where_a_grammar_forbids_drafts(compiled: Compiled) -> None:
+class Untold:
+    """A grammar that does not say what it forces: only what it forbids."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.allowed, self.process_rows = getattr(inner, "allowed", None), getattr(inner, "process_rows", None)
+
+    def for_answer(self, prompt: list[int], **where: Any) -> Untold:
+        return Untold(self.inner.for_answer(prompt, **where))
+
+    def __call__(self, tokens: Any, logits: Any) -> Any:
+        return self.inner(tokens, logits)
+
+
+def test_sums_hold_where_a_grammar_forbids_and_forces_drafts(compiled: Compiled) -> None:
     pytest.importorskip("llguidance")
     from daari_mlx.decode.grammar import json_schema_processor
 
     tokenizer, prompt = compiled.teacher.tokenizer, prompt_of(compiled, 0)
     schema = {"type": "object", "properties": {"a": {"enum": ["xylophone", "yy"]}}, "required": ["a"]}
+    processor = json_schema_processor(tokenizer, schema)
 
-    def held(**options: Any) -> list[GenerationResponse]:
-        return list(
-            responses(compiled, prompt, logits_processors=[json_schema_processor(tokenizer, schema)], **options)
-        )
+    def held(processor: Any, **options: Any) -> tuple[set[str], set[str]]:
+        drafter = Oracle([*prompt, *truth], block=6)
+        found = list(responses(compiled, prompt, logits_processors=[processor], drafter=drafter))
+        assert [r.token for r in found] == truth
+        records = list(annotate(found, Words(tokenizer), prompt[-1]))
+        check_sums(records, found[-1].statistics)
+        drafts = [t for r in records[:-1] for t in r["draft"]]
+        return {t["verdict"] for t in drafts}, {t["source"] for t in drafts}
 
-    truth = [r.token for r in held()]
-    found = held(drafter=Oracle([*prompt, *truth], block=6))
-    records = list(annotate(found, Words(tokenizer), prompt[-1]))
-    check_sums(records, found[-1].statistics)
-    assert {"accepted", "forbidden"} <= {t["verdict"] for r in records[:-1] for t in r["draft"]}
+    truth = [r.token for r in responses(compiled, prompt, logits_processors=[processor])]
+    assert {"accepted", "forbidden"} <= held(Untold(processor))[0]
+    told, sources = held(processor)
+    assert sources == {"drafter", "schema"} and "forbidden" not in told, "it is not drafted in the first place"
 
 
 @pytest.mark.parametrize("length", [{"num_draft_tokens": 5}, {"cost": Cost((1, 33), (1.0, 60.0))}], ids=["5", "rests"])

@@ -36,8 +36,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def quick_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time is measured: the tests ask what is chosen, given costs."""
-    for module in ("tier.make", "draft.model.probe"):
-        monkeypatch.setattr(f"daari_mlx.{module}.cost_of", lambda _: Cost((1, 33), (1.0, 2.0)))
+    for name in ("measured_cost", "cost_of"):
+        monkeypatch.setattr(f"daari_mlx.cost.machine.{name}", lambda _: Cost((1, 33), (1.0, 2.0)))
     for module in ("tier.make", "draft.model"):
         monkeypatch.setattr(f"daari_mlx.{module}.measure_draft_cost", lambda *_: 0.2)
 
@@ -193,8 +193,17 @@ def test_the_command_prints_agreement_against_cost(tiny_teacher_path: Path, rows
     lines = result.stdout.splitlines()
     assert lines[0].split()[:3] == ["layers", "left", "out"] and lines[2].endswith("<- this one")
     assert "speed = tokens" in result.stdout
-    again = run(*common, "--out", tmp_path / "tier", "--drop-layers", "auto", "--bits", "none", "--json")
+    assert "a drafted token costs 0.20 of a teacher's forward" in result.stdout, "one verdict, by what is measured here"
+    again = run(*common, "--out", tmp_path / "tier", "--drop-layers", "auto", "--bits", "none", "--json", "--force")
     assert json.loads(again.stdout)["settings"]["bits"] is None, "another tier there is replaced"
+
+
+def test_a_tier_that_costs_too_much_here_is_not_recommended() -> None:
+    from daari_mlx.cli.tier import _here
+
+    record = {"measured_draft_cost": 0.94, "speed_here": 0.8, "block_here": 1, "chosen": 0, "tiers": [{"weights": 0.2}]}
+    assert "will not pay here (0.80x)" in _here(record) and "--bits none" in _here(record)
+    assert "2.00x with drafts of 4" in _here({**record, "measured_draft_cost": 0.1, "speed_here": 2.0, "block_here": 4})
 
 
 def test_what_the_command_refuses(tiny_teacher_path: Path, rows: Path, tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ class DrafterName:
         from daari_mlx.draft.model import model_drafter
         from daari_mlx.graph.artifact import attach
 
-        kind, length = self.kind(), self.num_draft_tokens
+        kind = self.kind()
+        length = 0 if self.drafter == "none" else self.num_draft_tokens  # nobody, the schema included
         drafter: Drafter | None = None
         if kind in ("model", "pair"):
             if graph is not None:

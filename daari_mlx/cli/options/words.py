@@ -8,6 +8,7 @@ from daari_mlx.cli.options.values import read_template_config
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, number
 
+Force = Annotated[bool, Option("Replace what an earlier run made there.")]
 Json = Annotated[bool, Option("Print the result as JSON.", flags=("--json",))]
 GraphArgument = Annotated[str, Option("A graph: a folder or USER/REPO[@REVISION].", "GRAPH", by_place=True)]
 GraphPath = Annotated[str, Option("The folder to write the graph to.", "FOLDER")]
