@@ -17,7 +17,7 @@ from daari_mlx.cli.words import check_bytes, check_values
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.show import report
 
-RESUMES = ("extract", "compile")
+RESUMES = ("extract", "compile", "map")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -64,7 +64,7 @@ def whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
         if old.exists() and not path.exists():  # stopped between the two renames
             old.rename(path)
         remove(beside)
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         if full or (isinstance(error, RuntimeError) and "write" in str(error).lower()):
             raise DiskFull(
                 f"Could not write {path}: the disk is full ({free_bytes(path) / 1e6:.0f} MB free), or a quota or "

@@ -61,6 +61,10 @@ class Alone:
         """What rank 0 says, on every rank."""
         return text
 
+    def each(self, text: str) -> list[str]:
+        """What each rank says, by rank, on every rank."""
+        return [text]
+
     def agree(self, error: Exception | None = None) -> None:
         """Go on when all ranks come here without an error.
 
@@ -136,6 +140,10 @@ class Ranks(Alone):
     def told(self, text: str) -> str:
         """What rank 0 says, on every rank."""
         return self._spread(text.encode() if self.rank == 0 else b"").decode()
+
+    def each(self, text: str) -> list[str]:
+        """What each rank says, on every rank."""
+        return [self._spread(text.encode() if rank == self.rank else b"").decode() for rank in range(self.size)]
 
     def agree(self, error: Exception | None = None) -> None:
         """Go on when all ranks come here without an error."""

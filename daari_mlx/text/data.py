@@ -104,7 +104,7 @@ class Rows(Generic[T]):
 
     def skipped_note(self) -> str | None:
         """What to tell the user: the number of skipped rows and the first reasons; None without any."""
-        return f"skipped {_listed(self.skipped)}" if self.skipped else None
+        return f"skipped {listed(self.skipped)}" if self.skipped else None
 
 
 def read_sequences(
@@ -138,9 +138,9 @@ def read_sequences(
 
     def convert(row: dict[str, Any], index: int, source: str) -> tuple[Sequence, tuple[str, ...]]:
         found = read(row)
-        _check_fits(len(found.prompt), 1, max_length)
+        check_fits(len(found.prompt), 1, max_length)
         prompt, answer = found.answer()
-        _check_fits(len(prompt), len(answer), max_length)
+        check_fits(len(prompt), len(answer), max_length)
         return Sequence(prompt + answer, len(prompt), index, source, found.identity), found.unread
 
     return _read(path, convert, split, skip_bad_rows, limit)
@@ -170,24 +170,25 @@ def read_prompts(
                 f"has no prompt: a text row is all answer; use {features.chat!r} or {features.prompt!r}, or name the "
                 "field that is the prompt with --prompt-feature"
             )
-        _check_fits(len(found.prompt), 1, max_length)
+        check_fits(len(found.prompt), 1, max_length)
         reference = None
         with suppress(BadInput):
             prompt, answer = found.answer()
-            _check_fits(len(prompt), len(answer), max_length)
+            check_fits(len(prompt), len(answer), max_length)
             reference = answer if prompt == found.prompt else None
         return Prompt(found.prompt, index, source, reference, found.identity), ()
 
     return _read(path, convert, split, skip_bad_rows, limit)
 
 
-def _listed(bad: list[str]) -> str:
+def listed(bad: list[str]) -> str:
+    """How many bad rows there are, and what is wrong with the first."""
     lines = [f"{len(bad)} bad row{'s' * (len(bad) > 1)}:", *bad[:SHOWN_BAD_ROWS]]
     more = [f"... and {len(bad) - SHOWN_BAD_ROWS} more"] if len(bad) > SHOWN_BAD_ROWS else []
     return "\n  ".join(lines + more)
 
 
-def _check_fits(prompt: int, answer: int, max_length: int | None) -> None:
+def check_fits(prompt: int, answer: int, max_length: int | None) -> None:
     """Raise `BadInput` where so many tokens of prompt and of answer are more than the context holds."""
     if max_length is None or prompt + answer <= max_length:
         return
@@ -235,5 +236,5 @@ def _read(
         raise DaariError(f"{lines.name} is empty: it needs one JSON object per line")
     if not items or (bad and not skip):
         mend = "Mend them, or leave them out with --skip-bad-rows." if items else "No row is good."
-        raise DaariError(f"{lines.name} has {_listed(bad)}\n{mend}")
+        raise DaariError(f"{lines.name} has {listed(bad)}\n{mend}")
     return Rows(items, bad, dict(unread))

@@ -94,10 +94,10 @@ def check_data(path: str | Path, split: str) -> None:
         DaariError: there is no such file or split, or what is there is no regular file.
     """
     if str(path) != "-":
-        check_regular(_file(path, split), "data", instead=DATA_INSTEAD)
+        check_regular(data_file(path, split), "data", instead=DATA_INSTEAD)
 
 
-def _file(path: str | Path, split: str) -> Path:
+def data_file(path: str | Path, split: str) -> Path:
     """The file itself, or that of a split in a folder."""
     check_name(path, "data")
     file = Path(path)
@@ -124,7 +124,7 @@ def opened(path: str | Path, split: str) -> Iterator[Lines]:
     if str(path) == "-":
         yield Lines("stdin", sys.stdin.buffer, None)
         return
-    file = _file(path, split)
+    file = data_file(path, split)
     with open_regular(file, "data", instead=DATA_INSTEAD) as handle:
         total = sum(1 for _ in lines_of(handle, str(file)))
         handle.seek(0)

@@ -29,7 +29,9 @@ OTHER_MEANING = {  # options that are another thing in some commands: how many t
     "--json": 2,  # one result, or a line a round
     "--drafter": 2,  # a replay knows more of them
     "--prompt": 2,  # what is answered, or what stands for --data
-    "--out": 3,  # a record, a folder, or a picture
+    "--out": 4,  # a record, a folder, a picture, or rows with answers
+    "--concurrency": 2,  # what is measured, or how many rows share a forward
+    "--prefill-step-size": 2,  # of one answer, or between the rounds of many
     "--graph-path": 2,  # of a graph that is made, or fetched
 }
 

@@ -219,6 +219,15 @@ class SchemaName:
         ),
     ] = None
 
+    def check(self) -> None:
+        """See that what is given goes together.
+
+        Raises:
+            DaariError: white space was chosen for no schema.
+        """
+        if self.json_schema is None and self.json_whitespace is not None:
+            raise DaariError("--json-whitespace goes with --json-schema: give both, or none.")
+
     def load(self, tokenizer: Any) -> list[Any] | None:
         """The logits processors that hold answers to it; None without a schema.
 
@@ -226,9 +235,8 @@ class SchemaName:
             DaariError: white space was chosen for no schema; see
                 :func:`daari_mlx.decode.grammar.json_schema_processor`.
         """
+        self.check()
         if self.json_schema is None:
-            if self.json_whitespace is not None:
-                raise DaariError("--json-whitespace goes with --json-schema: give both, or none.")
             return None
         from daari_mlx.decode.grammar import json_schema_processor
 

@@ -1,0 +1,333 @@
+"""The whole job: look at every row, answer those that are not answered yet, write all of them in order.
+
+Several ranks take turns at the rows that are left. Each keeps its answers in files of its own; rank 0 collects them
+and writes the output, so that it has the bytes that one process writes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from daari_mlx.batch.engine import BatchEngine
+from daari_mlx.batch.generate import make_engine
+from daari_mlx.batch.request import Request
+from daari_mlx.cost import probe
+from daari_mlx.decode.options import DraftLength
+from daari_mlx.graph.graph import Graph
+from daari_mlx.ground.accept import Statistics
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.files import whole
+from daari_mlx.ground.progress import bar
+from daari_mlx.job.concurrency import cache_bytes, rows_at_once
+from daari_mlx.job.files import Kind, Line, Writer, opened_for_writing, read_lines
+from daari_mlx.job.folder import JobFolder, teacher_settings
+from daari_mlx.job.journal import Journal
+from daari_mlx.job.output import Counted, Output
+from daari_mlx.job.plan import Plan, look_at, refuse_bad
+from daari_mlx.job.requests import Manner, Requests, row_seed
+from daari_mlx.job.shape import Shape
+from daari_mlx.job.work import Answer, answer_all
+from daari_mlx.teacher.load import Teacher
+from daari_mlx.teacher.ranks import Alone
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done with which file.
+
+    Attributes:
+        data, split: rows to answer; ``"-"`` is stdin.
+        out: the file to write; None for stdout, which cannot be gone on with.
+        shape: from rows to questions, and back.
+        asking: the settings of ``shape``, as JSON values: answers of others are not mixed with these.
+        manner: how rows are answered.
+        limit: take so many rows; None for all.
+        num_draft_tokens: as for :func:`daari_mlx.batch_generate`.
+        concurrency: rows at once, or ``"auto"``.
+        unordered: write rows as they are answered.
+        keep_bad_rows: write bad rows with what is wrong with them, in place of stopping before the work.
+        retry_errors: answer rows again that had an error.
+        max_errors: how many rows may fail before the job stops; None for all.
+    """
+
+    data: str
+    out: Path | None
+    shape: Shape
+    asking: dict[str, Any]
+    manner: Manner
+    split: str = "train"
+    limit: int | None = None
+    num_draft_tokens: DraftLength = "auto"
+    concurrency: int | str = "auto"
+    unordered: bool = False
+    keep_bad_rows: bool = False
+    retry_errors: bool = False
+    max_errors: int | None = None
+
+
+@dataclass
+class Done:
+    """What one run did.
+
+    Attributes:
+        answered, failed: rows of this run with an answer, and with an error.
+        seconds: of answering.
+        statistics: of its answers together.
+        alone: why rows did not share forwards, or None.
+    """
+
+    answered: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    statistics: Statistics = field(default_factory=Statistics)
+    alone: str | None = None
+
+    def take(self, answer: Answer) -> None:
+        """Count an answer."""
+        self.answered += answer.error is None
+        self.failed += answer.error is not None
+        self.statistics.add(answer.statistics)
+
+
+def run_job(teacher: Teacher, graph: Graph | None, job: Job, crew: Alone | None = None) -> dict[str, Any] | None:
+    """Do a job, or what is left of it.
+
+    Args:
+        teacher: may be loaded lazily: the weights are not read before every row was looked at.
+        crew: this process's place among several.
+
+    Returns:
+        What was done, as JSON values; None on ranks other than 0.
+
+    Raises:
+        DaariError: bad rows, other settings than before, too many errors, a full disk; another rank is gone. What was
+            answered is kept, and the same job goes on.
+    """
+    crew = crew or Alone()
+    requests = Requests(teacher.tokenizer, job.manner, teacher.context_length)
+    with _on_disk(job, crew) as (data, out):
+        plan = look_at(
+            read_lines(data, job.split),
+            job.shape.ask,
+            draws=requests.draws,
+            count=requests.check,
+            limit=job.limit,
+            shown=crew.rank == 0,
+        )
+        if not job.keep_bad_rows:
+            refuse_bad(plan)
+        folder = JobFolder(out)
+        with folder.held(_settings(teacher, job), plan.keys.tobytes(), crew) as name:
+            journal = folder.journal()
+            run = _Run(teacher, graph, job, crew, data, out, requests, plan, journal)
+            try:
+                return run(name)
+            finally:
+                journal.close()
+
+
+@dataclass
+class _Run:
+    """One run of a job on one rank."""
+
+    teacher: Teacher
+    graph: Graph | None
+    job: Job
+    crew: Alone
+    data: str
+    out: Path
+    requests: Requests
+    plan: Plan
+    journal: Journal
+
+    def __call__(self, name: str) -> dict[str, Any] | None:
+        """Answer this rank's share; rank 0 writes the output.
+
+        Args:
+            name: of the run, the same on every rank.
+        """
+        plan, crew, done = self.plan, self.crew, Done()
+        _gather(self.journal, crew, everyone=True)
+        plan.take_in(self.journal, retry_errors=self.job.retry_errors)
+        pending = plan.pending()
+        if len(pending) and crew.rank == 0:
+            print(_what_is_left(plan, self.job), file=sys.stderr, flush=True)
+        with self._output() if crew.rank == 0 else nullcontext() as output:
+            if len(mine := pending[crew.rank :: crew.size]):
+                self.journal.begin(f"{name}-{crew.rank:03d}")
+                self._answer(mine.tolist(), done, output if crew.size == 1 else None)
+            crew.agree()
+            _gather(self.journal, crew)
+            done = _together(done, crew)
+            if output is None:
+                return None
+            plan.take_in(self.journal, retry_errors=False)
+            output.advance()
+        return _summary(plan, len(pending), done, output.counted)
+
+    def _answer(self, mine: list[int], done: Done, output: Output | None) -> None:
+        """Answer some rows; each is in the journal before anything else becomes of it."""
+        job, crew, start = self.job, self.crew, time.perf_counter()
+        engine, most_rows = _engine(self.teacher, self.graph, job)
+        done.alone = engine.why_alone
+        label = "answers" if crew.size == 1 else f"answers, rank 0 of {crew.size}"
+        with bar(total=len(mine), desc=label, unit="row", shown=crew.rank == 0) as shown:
+            for (row, line), answer in answer_all(engine, self._requests(set(mine)), most_rows):
+                self.plan.answered(row, self.journal.add(self.plan.key(row), answer))
+                if output is not None:
+                    output.write_early(row, line) if job.unordered else output.advance()
+                done.take(answer)
+                done.seconds = time.perf_counter() - start
+                shown.set_postfix_str(_figures(done), refresh=False)
+                shown.update(1)
+                if job.max_errors is not None and done.failed > job.max_errors:
+                    raise DaariError(
+                        f"{done.failed} rows failed, more than --max-errors {job.max_errors}; the last one: "
+                        f"{answer.error} What is answered is kept; --retry-errors answers those that failed again."
+                    )
+
+    def _requests(self, mine: set[int]) -> Iterator[tuple[tuple[int, Line], Request | Exception]]:
+        """Those rows with their requests."""
+        seed = self.job.manner.sampling.seed or 0
+        for row, line in enumerate(islice(read_lines(self.data, self.job.split), len(self.plan))):
+            if row in mine:
+                made: Request | Exception
+                try:
+                    made = self.requests.request(self.job.shape.ask(line), row_seed(seed, self.plan.key(row)))
+                except DaariError as error:  # a template may render otherwise by now
+                    made = error
+                yield (row, line), made
+
+    @contextmanager
+    def _output(self) -> Iterator[Output]:
+        """The output, which takes its place when all is written."""
+        job, to_stdout = self.job, self.job.out is None
+        with nullcontext() if to_stdout else whole(self.out) as beside, opened_for_writing(beside) as handle:
+            kind = Kind() if to_stdout else Kind.of(self.out)
+            writer = Writer(handle, kind, job.shape.columns(self.plan.columns))
+            try:
+                yield Output(writer, read_lines(self.data, job.split), self.plan, self.journal, job.shape)
+            except BaseException:
+                with suppress(Exception):  # what went wrong first is told
+                    writer.close()
+                raise
+            writer.close()
+
+
+def _figures(done: Done) -> str:
+    counted = done.statistics
+    errors = f", {done.failed} errors" if done.failed else ""
+    return f"{counted.tokens / max(done.seconds, 1e-9):,.0f} tok/s, {counted.tokens_per_forward:.1f} a forward{errors}"
+
+
+def _engine(teacher: Teacher, graph: Graph | None, job: Job) -> tuple[BatchEngine, int]:
+    """The engine, and how many rows it answers at once."""
+    drafts = graph is not None and job.num_draft_tokens != 0
+    rows = job.concurrency
+    if not isinstance(rows, int):
+        rows = rows_at_once(probe.cost_of(teacher.model), drafts=drafts)
+    engine, _ = make_engine(
+        teacher.model,
+        teacher.tokenizer,
+        graph=graph,
+        num_draft_tokens=job.num_draft_tokens,
+        most_rows=rows,
+        most_bytes=cache_bytes(),
+    )
+    return engine, rows
+
+
+@contextmanager
+def _on_disk(job: Job, crew: Alone) -> Iterator[tuple[str, Path]]:
+    """Where the rows lie and where the output goes: stdin is read to a file first, stdout has a passing folder."""
+    with tempfile.TemporaryDirectory() as passing:
+        data = job.data
+        if data == "-":
+            if crew.size > 1:
+                raise DaariError("Several ranks cannot share stdin: give --data a file.")
+            data = str(Path(passing) / "stdin.jsonl")
+            with open(data, "wb") as copy:
+                shutil.copyfileobj(sys.stdin.buffer, copy)
+        yield data, Path(passing) / "stdout" if job.out is None else job.out
+
+
+def _gather(journal: Journal, crew: Alone, *, everyone: bool = False) -> None:
+    """Bring every rank's journal files to rank 0, or to all."""
+    journal.look()
+    said = crew.each(json.dumps([path.name for path in journal.paths]))
+    names = sorted({name for names in said for name in json.loads(names)})
+    crew.gather([journal.folder / name for name in names], everyone=everyone)
+    journal.look()
+
+
+def _together(done: Done, crew: Alone) -> Done:
+    """What all ranks did."""
+    told = {name: getattr(done, name) for name in ("answered", "failed", "seconds", "alone")}
+    counts = {name: getattr(done.statistics, name) for name in ("tokens", "forwards", "drafted", "accepted")}
+    found = Done()
+    for said in map(json.loads, crew.each(json.dumps([told, counts]))):
+        found.answered += said[0]["answered"]
+        found.failed += said[0]["failed"]
+        found.seconds = max(found.seconds, said[0]["seconds"])
+        found.alone = found.alone or said[0]["alone"]
+        found.statistics.add(Statistics(**said[1]))
+    return found
+
+
+def _settings(teacher: Teacher, job: Job) -> dict[str, Any]:
+    """What the answers depend on: those of other settings are not mixed with these."""
+    manner = job.manner
+    return {
+        "teacher": teacher_settings(teacher.fingerprint()),
+        **job.asking,
+        "chat_template_config": manner.chat_template_config,
+        "max_tokens": manner.length.max_tokens,
+        "stop": manner.length.stop,
+        "json_schema": manner.schema,
+        "json_whitespace": None if manner.schema is None else manner.whitespace,
+        **{name: value for name, value in vars(manner.sampling).items() if manner.sampling.temp or name == "temp"},
+    }
+
+
+def _what_is_left(plan: Plan, job: Job) -> str:
+    """What will be done, before it is."""
+    pending, good = len(plan.pending()), len(plan) - len(plan.bad)
+    known = sum(plan.place(row) is not None for row in range(len(plan)) if row not in plan.bad)
+    parts = [f"{len(plan):,} rows: {pending:,} to answer"]
+    parts += [f"{known:,} answered before"] if known else []
+    parts += [f"{good - known - pending:,} that ask the same as another"] if good > known + pending else []
+    parts += [f"{len(plan.bad):,} bad"] if plan.bad else []
+    limit = job.manner.length.max_tokens
+    parts.append(f"prompts of {plan.prompt_tokens / max(good, 1):,.0f} tokens, answers of at most {limit:,}")
+    return "; ".join(parts)
+
+
+def _summary(plan: Plan, before: int, done: Done, counted: Counted) -> dict[str, Any]:
+    return {
+        "rows": counted.rows,
+        "errors": counted.errors,
+        "bad_rows": len(plan.bad),
+        "asked": before,
+        "answered": done.answered,
+        "failed": done.failed,
+        "prompt_tokens": plan.prompt_tokens,
+        "completion_tokens": counted.completion_tokens,
+        "seconds": done.seconds,
+        "rows_per_second": (done.answered + done.failed) / done.seconds if done.seconds else 0.0,
+        "tokens_per_second": done.statistics.tokens / done.seconds if done.seconds else 0.0,
+        "tokens_per_forward": done.statistics.tokens_per_forward,
+        "acceptance_rate": done.statistics.acceptance_rate,
+        "compared": counted.compared,
+        "same": counted.same,
+        "alone": done.alone,
+    }
