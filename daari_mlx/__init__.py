@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .decode.speculative import SpeculativeModel
     from .graph.artifact import save_graph
     from .graph.graph import Graph
+    from .job.rows import map_rows
     from .learn.learner import Learner
     from .learn.start import learner_for
     from .share.find import load_graph
@@ -46,6 +47,7 @@ __all__ = [
     "generate",
     "learner_for",
     "load_graph",
+    "map_rows",
     "save_graph",
     "stream_generate",
 ]
@@ -62,6 +64,7 @@ _HOME = {  # public name -> its module, imported when the name is first used
     "generate": "decode.generate",
     "learner_for": "learn.start",
     "load_graph": "share.find",
+    "map_rows": "job.rows",
     "save_graph": "graph.artifact",
     "stream_generate": "decode.generate",
 }

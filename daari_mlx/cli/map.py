@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,12 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, number, unescaped, whole
 from daari_mlx.ground.regular import check_new_file, what_is
 from daari_mlx.show import report
+
+if TYPE_CHECKING:
+    from daari_mlx.graph.outlook import Outlook
+    from daari_mlx.job.files import Line
+    from daari_mlx.job.run import Job
+    from daari_mlx.job.shape import Shape
 
 SOME_FAILED = 3  # exit status where every row was written, and some with an error
 
@@ -73,11 +79,10 @@ def map(
     Exit status 3 where rows were written with an error in place of an answer.
     """
     check_files(str(rows_name.data), rows_name, out)
-    from daari_mlx.job.files import Kind
     from daari_mlx.job.shape import check_columns
     from daari_mlx.teacher.ranks import crew
 
-    check_columns(out != "-" and Kind.of(out).delimiter is not None, _is_table(rows_name))
+    check_columns(_is_table(out), _is_table(str(rows_name.data)))
     graph = drafter_name.load_graph()
     with crew() as ranks:
         if ranks.size > 1:  # a launcher that lost one rank ends the others by SIGTERM
@@ -112,10 +117,10 @@ def check_files(data: str, rows_name: RowsName, out: str) -> None:
         raise DaariError(f"--out {out} is the file that is read: name another.")
 
 
-def _is_table(rows_name: RowsName) -> bool:
+def _is_table(path: str) -> bool:
     from daari_mlx.job.files import Kind
 
-    return rows_name.data != "-" and Kind.of(str(rows_name.data)).delimiter is not None
+    return path != "-" and Kind.of(path).delimiter is not None
 
 
 def _job(
@@ -128,11 +133,9 @@ def _job(
     system_prompt: str | None,
     tokenizer: Any,
     drafter_name: DrafterName,
-) -> Any:
-    from dataclasses import asdict
-
+) -> Job:
     from daari_mlx.job.asks import Asker
-    from daari_mlx.job.files import Kind
+    from daari_mlx.job.openai import BatchShape, is_batch_line
     from daari_mlx.job.requests import Manner
     from daari_mlx.job.run import Job
     from daari_mlx.job.shape import RowShape
@@ -142,18 +145,35 @@ def _job(
         rows_name.prompt_feature, rows_name.completion_feature, rows_name.chat_feature, rows_name.text_feature
     )
     schema_name.check()
-    return Job(
-        data=str(rows_name.data),
-        split=rows_name.split,
-        out=None if out == "-" else Path(out),
-        shape=RowShape(
+    thinks_until = tokenizer.think_end if tokenizer.has_thinking else None
+
+    def shape(first: Line) -> Shape:
+        if first.fields is not None and is_batch_line(first.fields):
+            given: dict[str, Any] = {
+                "--template": how.template,
+                "--system-prompt": system_prompt,
+                "--prefix": how.prefix,
+            }
+            given |= {"--compare": how.compare, "a table as --out": _is_table(out)}
+            if unused := [name for name, value in given.items() if value]:
+                raise DaariError(
+                    f"{first.place} is a line of OpenAI's batches, which tell all by themselves: leave {unused[0]} out."
+                )
+            return BatchShape(thinks_until=thinks_until)
+        return RowShape(
             Asker(how.template, system_prompt, features),
             prefix=how.prefix,
             parsed=schema_name.json_schema is not None,
             compare=how.compare,
-            flat=out != "-" and Kind.of(out).delimiter is not None,
-            thinks_until=tokenizer.think_end if tokenizer.has_thinking else None,
-        ),
+            flat=_is_table(out),
+            thinks_until=thinks_until,
+        )
+
+    return Job(
+        data=str(rows_name.data),
+        split=rows_name.split,
+        out=None if out == "-" else Path(out),
+        shape=shape,
         asking={"template": how.template, "system_prompt": system_prompt, "features": asdict(features)},
         manner=Manner(
             length,
@@ -169,4 +189,15 @@ def _job(
         keep_bad_rows=how.keep_bad_rows,
         retry_errors=how.retry_errors,
         max_errors=how.max_errors,
+        outlook=None if drafter_name.graph is None else _outlook(drafter_name.graph),
     )
+
+
+def _outlook(graph: str) -> Outlook | None:
+    """The held-out answers that a graph's compilation kept; None where it kept none."""
+    from daari_mlx.graph.artifact import STATS, read_stats
+    from daari_mlx.measure.prospect import kept_outlook
+    from daari_mlx.share.find import graph_folder
+
+    folder = graph_folder(graph)
+    return kept_outlook(read_stats(folder))[0] if (folder / STATS).exists() else None

@@ -29,32 +29,19 @@ class Lock:
         path: the lock file; its folder must exist.
         run: a name of the run. Processes of one run may hold the lock together: the first one lets them by
             :meth:`share`, then each takes it under the same name.
-<<<<<<< HEAD
         busy: the message where another run holds it, with ``{folder}`` and ``{who}``.
-=======
-        instead: what to name in place of this folder, for messages.
->>>>>>> c1440c5 (A job over a file: daari-mlx map answers every row, in order, resumed by content and settings)
 
     Raises:
         DaariError: another run holds it, and the message names its process; or it is no regular file.
     """
 
-<<<<<<< HEAD
     def __init__(self, path: Path, run: str, busy: str = BUSY) -> None:
         self._path, self._busy = path, busy
-=======
-    def __init__(self, path: Path, run: str, instead: str = "another --workdir") -> None:
-        self._path, self._instead = path, instead
->>>>>>> c1440c5 (A job over a file: daari-mlx map answers every row, in order, resumed by content and settings)
         self.joined = False
         """Whether another process of this run had it already."""
         while True:
             if (found := what_is(path)) not in (None, FILE) or os.path.islink(path):
-<<<<<<< HEAD
                 raise DaariError(f"The lock {path} is {found}: remove it, or name another folder.")
-=======
-                raise DaariError(f"The lock {path} is {found}: remove it, or name {instead}.")
->>>>>>> c1440c5 (A job over a file: daari-mlx map answers every row, in order, resumed by content and settings)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o644)
             try:
                 self._take(run)
@@ -81,14 +68,7 @@ class Lock:
             if holder:
                 who = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}"
                 who += f" ({holder.get('command')})"
-<<<<<<< HEAD
             raise DaariError(self._busy.format(folder=self._path.parent, who=who)) from None
-=======
-            raise DaariError(
-                f"The workdir {self._path.parent} is being filled by {who}. Wait until it ends, or name "
-                f"{self._instead}."
-            ) from None
->>>>>>> c1440c5 (A job over a file: daari-mlx map answers every row, in order, resumed by content and settings)
 
     def _write(self, run: str) -> None:
         holder = {

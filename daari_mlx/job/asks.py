@@ -126,7 +126,7 @@ class Asker:
         reference = reference if isinstance(reference, str) else None
         if self._template is not None:
             return Ask(self._spoken(self._template(fields)) | tools, reference=reference)
-        if its.prompt in fields and (its.completion in fields or not {its.chat, its.text} & fields.keys()):
+        if its.prompt in fields and (its.completion in fields or its.chat not in fields):
             return Ask(self._spoken(typed(fields[its.prompt], str, repr(its.prompt))) | tools, reference=reference)
         if its.chat in fields:
             return self._chat(fields[its.chat], tools)

@@ -1,34 +1,61 @@
-"""How many rows at once: as few as bring nearly the best rate that T(B, m) foretells, within the memory."""
+"""How many rows at once, and how long a job takes: what T(B, m) and a graph's held-out answers foretell."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 import mlx.core as mx
 
 from daari_mlx.cost.length import MAX_DRAFT, Cost
+from daari_mlx.graph.outlook import Outlook
+from daari_mlx.measure.forecast import go_through
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 ENOUGH = 0.97  # of the best rate: beyond it more rows only take more memory
-RIGHT = 0.8  # chance of a draft token, given those before it: where answers are decisions
+RIGHT = 0.8  # chance of a draft token, given those before it, where no held-out answers tell
 SHARE = 0.7  # of the memory that is there, for the weights and all caches
+CHUNK = 32  # tokens of a prompt that are read together, at the least
 
 
-def rows_at_once(cost: Cost, *, drafts: bool) -> int:
-    """Of ``SIZES``, the number of rows with about the most tokens a second.
+@dataclass(frozen=True)
+class Foretold:
+    """What answers are expected to cost.
 
-    Args:
+    Attributes:
         cost: T(m) of the teacher; a forward over m columns of B rows costs about what B·m rows of one text do.
         drafts: whether rows draft.
+        outlook: a graph's held-out answers, or None.
     """
-    rates = [_rate(rows, cost, MAX_DRAFT if drafts else 0) for rows in SIZES]
-    return next(rows for rows, rate in zip(SIZES, rates, strict=True) if rate >= ENOUGH * max(rates))
 
+    cost: Cost
+    drafts: bool
+    outlook: Outlook | None = None
 
-def _rate(rows: int, cost: Cost, longest: int) -> float:
-    """Tokens per time of T(1), at the best length of a draft."""
-    expected = ((1 - RIGHT ** (length + 1)) / (1 - RIGHT) for length in range(longest + 1))
-    return max(rows * tokens / cost(rows * (length + 1)) for length, tokens in enumerate(expected))
+    def rows_at_once(self) -> int:
+        """Of ``SIZES``, the fewest rows with nearly the most tokens a second."""
+        rates = [1 / self.token(rows) for rows in SIZES]
+        return next(rows for rows, rate in zip(SIZES, rates, strict=True) if rate >= ENOUGH * max(rates))
+
+    def token(self, rows: int) -> float:
+        """What a token of an answer costs with so many rows at once, in units of T(1)."""
+        if not self.drafts:
+            return self.cost(rows) / rows
+        if self.outlook is None or not self.outlook.tokens:
+            said = ((1 - RIGHT ** (length + 1)) / (1 - RIGHT) for length in range(MAX_DRAFT + 1))
+            return min(self.cost(rows * (length + 1)) / (rows * tokens) for length, tokens in enumerate(said))
+        columns = range(1, MAX_DRAFT + 2)
+        shared = Cost(tuple(columns), tuple(self.cost(rows * m) / self.cost(rows) for m in columns))
+        found = go_through(self.outlook, shared, MAX_DRAFT)
+        return sum(answer.time(shared) for answer in found.answers) / found.tokens * self.cost(rows) / rows
+
+    def answer_tokens(self) -> float | None:
+        """How long an answer is on average; None where no held-out answers tell."""
+        return self.outlook.tokens / len(self.outlook.answers) if self.outlook and self.outlook.answers else None
+
+    def prompt(self, tokens: float) -> float:
+        """What reading so many tokens of prompts costs, in units of T(1)."""
+        return tokens * self.cost(CHUNK) / CHUNK
 
 
 def cache_bytes() -> int | None:

@@ -21,6 +21,7 @@ from daari_mlx.teacher.ranks import Alone
 
 FORMAT = 1
 SUFFIX = ".work"
+BUSY = "{folder} is being filled by {who}. Wait until it ends, or name another --out."
 NOT_OURS = ("source", "adapter_path")  # of a teacher's fingerprint: where it was loaded from is no setting
 
 
@@ -110,7 +111,7 @@ class JobFolder:
             nonlocal lock
             self.check()
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = Lock(self.lock_path, run, "another --out")
+            lock = Lock(self.lock_path, run, BUSY)
             self.begin(settings)
             if crew.size > 1 and not lock.joined:
                 lock.share()

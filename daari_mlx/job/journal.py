@@ -92,7 +92,7 @@ class Journal:
         """
         assert self._own is not None
         offset = self._own.tell()
-        line = json.dumps(_record(key, answer), ensure_ascii=False).encode() + b"\n"
+        line = json.dumps(record_of(key, answer), ensure_ascii=False).encode() + b"\n"
         try:
             self._own.write(line)
             self._own.flush()
@@ -129,7 +129,8 @@ def full(path: Path) -> DiskFull:
     )
 
 
-def _record(key: bytes, answer: Answer) -> dict[str, Any]:
+def record_of(key: bytes, answer: Answer) -> dict[str, Any]:
+    """What is kept of an answer; see :meth:`daari_mlx.job.shape.Shape.written`."""
     known: dict[str, Any] = {"key": key.hex()}
     if answer.error is not None:
         return known | {"error": answer.error}

@@ -17,6 +17,7 @@ from daari_mlx.job.files import Line
 from daari_mlx.job.journal import Journal, Place
 from daari_mlx.text.data import listed
 from daari_mlx.text.messages import BadInput
+from daari_mlx.text.prefixes import common_length
 
 NONE = -1
 
@@ -31,6 +32,7 @@ class Plan:
         bad: what is wrong with each bad row.
         columns: the fields of the first row.
         prompt_tokens: of all good rows together.
+        shared_tokens: with which all their prompts begin.
         file, offset: the place of the answer in the journal, of first rows; ``NONE`` where there is none.
     """
 
@@ -39,6 +41,7 @@ class Plan:
     bad: dict[int, str]
     columns: list[str]
     prompt_tokens: int
+    shared_tokens: int
     file: NDArray[np.int64] = field(init=False)
     offset: NDArray[np.int64] = field(init=False)
 
@@ -88,7 +91,7 @@ def look_at(
     asked: Callable[[Line], Ask],
     *,
     draws: Callable[[Ask], bool],
-    count: Callable[[Ask], int],
+    prompt: Callable[[Ask], list[int]],
     limit: int | None = None,
     shown: bool = True,
 ) -> Plan:
@@ -97,7 +100,7 @@ def look_at(
     Args:
         asked: a row's question; raises `BadInput`.
         draws: whether its answer is drawn at random: rows that ask the same then get an answer each.
-        count: sees that a question can be asked and counts the tokens of its prompt; raises `BadInput`.
+        prompt: sees that a question can be asked, and gives the token ids of its prompt; raises `BadInput`.
         limit: take so many rows.
         shown: whether to draw a bar.
 
@@ -106,13 +109,16 @@ def look_at(
     """
     keys, bad, columns, tokens = bytearray(), dict[int, str](), list[str](), 0
     drawn = bytearray()
+    shared: list[int] | None = None
     with bar(desc="looking at every row", unit="row", shown=shown) as done:
         for row, line in enumerate(islice(lines, limit)):
             done.update(1)
             columns = columns or list(line.fields or {})
             try:
                 ask = asked(line)
-                tokens += count(ask)
+                ids = prompt(ask)
+                tokens += len(ids)
+                shared = ids if shared is None else shared[: common_length(shared, ids)]
                 key, free = ask.key, draws(ask)
             except BadInput as error:
                 bad[row], key, free = f"{line.place}: {error.reason}", bytes(KEY), False
@@ -125,7 +131,7 @@ def look_at(
     _, first, which = np.unique(table.view(f"V{KEY}").ravel(), return_index=True, return_inverse=True)
     firsts = first[which].astype(np.int64)
     firsts[list(bad)] = NONE
-    return Plan(table, firsts, bad, columns, tokens)
+    return Plan(table, firsts, bad, columns, tokens, len(shared or []))
 
 
 def _tell_apart(keys: NDArray[np.uint8], drawn: NDArray[np.bool_]) -> None:

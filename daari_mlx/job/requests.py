@@ -69,8 +69,8 @@ class Requests:
         check_fits(len(ids), 1, self._context)
         return ids
 
-    def check(self, ask: Ask) -> int:
-        """See that a question can be asked; how many tokens its prompt has.
+    def checked(self, ask: Ask) -> list[int]:
+        """See that a question can be asked; the token ids of its prompt.
 
         Raises:
             BadInput: it cannot.
@@ -78,7 +78,7 @@ class Requests:
         try:
             self._grammar(ask.own.schema)
             self._sampling(ask)
-            return len(self.prompt(ask))
+            return self.prompt(ask)
         except BadInput:
             raise
         except DaariError as error:
@@ -91,7 +91,7 @@ class Requests:
             seed: of the row's own random numbers; see :func:`row_seed`.
 
         Raises:
-            DaariError: see :meth:`check`.
+            DaariError: see :meth:`checked`.
         """
         own, manner = ask.own, self.manner
         return Request(

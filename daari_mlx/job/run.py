@@ -11,26 +11,26 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from daari_mlx.batch.engine import BatchEngine
-from daari_mlx.batch.generate import make_engine
 from daari_mlx.batch.request import Request
 from daari_mlx.cost import probe
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.graph.graph import Graph
+from daari_mlx.graph.outlook import Outlook
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import whole
 from daari_mlx.ground.progress import bar
-from daari_mlx.job.concurrency import cache_bytes, rows_at_once
+from daari_mlx.job.engine import engine_for, foretold
 from daari_mlx.job.files import Kind, Line, Writer, opened_for_writing, read_lines
 from daari_mlx.job.folder import JobFolder, teacher_settings
+from daari_mlx.job.foretold import how_long, what_is_left
 from daari_mlx.job.journal import Journal
 from daari_mlx.job.output import Counted, Output
 from daari_mlx.job.plan import Plan, look_at, refuse_bad
@@ -48,7 +48,7 @@ class Job:
     Attributes:
         data, split: rows to answer; ``"-"`` is stdin.
         out: the file to write; None for stdout, which cannot be gone on with.
-        shape: from rows to questions, and back.
+        shape: given the first row, from rows to questions and back.
         asking: the settings of ``shape``, as JSON values: answers of others are not mixed with these.
         manner: how rows are answered.
         limit: take so many rows; None for all.
@@ -58,11 +58,12 @@ class Job:
         keep_bad_rows: write bad rows with what is wrong with them, in place of stopping before the work.
         retry_errors: answer rows again that had an error.
         max_errors: how many rows may fail before the job stops; None for all.
+        outlook: held-out answers that the graph's compilation kept, to foretell how long it takes; or None.
     """
 
     data: str
     out: Path | None
-    shape: Shape
+    shape: Callable[[Line], Shape]
     asking: dict[str, Any]
     manner: Manner
     split: str = "train"
@@ -73,6 +74,7 @@ class Job:
     keep_bad_rows: bool = False
     retry_errors: bool = False
     max_errors: int | None = None
+    outlook: Outlook | None = None
 
 
 @dataclass
@@ -97,6 +99,7 @@ class Done:
         self.answered += answer.error is None
         self.failed += answer.error is not None
         self.statistics.add(answer.statistics)
+        self.alone = self.alone or answer.alone
 
 
 def run_job(teacher: Teacher, graph: Graph | None, job: Job, crew: Alone | None = None) -> dict[str, Any] | None:
@@ -116,11 +119,12 @@ def run_job(teacher: Teacher, graph: Graph | None, job: Job, crew: Alone | None 
     crew = crew or Alone()
     requests = Requests(teacher.tokenizer, job.manner, teacher.context_length)
     with _on_disk(job, crew) as (data, out):
+        shape = job.shape(next(read_lines(data, job.split), Line(data, None)))
         plan = look_at(
             read_lines(data, job.split),
-            job.shape.ask,
+            shape.ask,
             draws=requests.draws,
-            count=requests.check,
+            prompt=requests.checked,
             limit=job.limit,
             shown=crew.rank == 0,
         )
@@ -129,7 +133,7 @@ def run_job(teacher: Teacher, graph: Graph | None, job: Job, crew: Alone | None 
         folder = JobFolder(out)
         with folder.held(_settings(teacher, job), plan.keys.tobytes(), crew) as name:
             journal = folder.journal()
-            run = _Run(teacher, graph, job, crew, data, out, requests, plan, journal)
+            run = _Run(teacher, graph, job, shape, crew, data, out, requests, plan, journal)
             try:
                 return run(name)
             finally:
@@ -143,6 +147,7 @@ class _Run:
     teacher: Teacher
     graph: Graph | None
     job: Job
+    shape: Shape
     crew: Alone
     data: str
     out: Path
@@ -161,7 +166,7 @@ class _Run:
         plan.take_in(self.journal, retry_errors=self.job.retry_errors)
         pending = plan.pending()
         if len(pending) and crew.rank == 0:
-            print(_what_is_left(plan, self.job), file=sys.stderr, flush=True)
+            _note(what_is_left(plan, self.job.manner.length.max_tokens))
         with self._output() if crew.rank == 0 else nullcontext() as output:
             if len(mine := pending[crew.rank :: crew.size]):
                 self.journal.begin(f"{name}-{crew.rank:03d}")
@@ -177,9 +182,18 @@ class _Run:
 
     def _answer(self, mine: list[int], done: Done, output: Output | None) -> None:
         """Answer some rows; each is in the journal before anything else becomes of it."""
-        job, crew, start = self.job, self.crew, time.perf_counter()
-        engine, most_rows = _engine(self.teacher, self.graph, job)
-        done.alone = engine.why_alone
+        job, crew, teacher, start = self.job, self.crew, self.teacher, time.perf_counter()
+        found = None
+        if self.graph is not None or job.concurrency == "auto":
+            found = foretold(teacher.model, self.graph, job.num_draft_tokens, job.outlook)
+        engine, most_rows = engine_for(
+            teacher.model, teacher.tokenizer, self.graph, job.num_draft_tokens, job.concurrency, found
+        )
+        if crew.rank == 0:
+            timed = None if found is None else probe.load(teacher.model)
+            _note(
+                f"{most_rows} rows at once" + (how_long(found, timed, self.plan, most_rows) if found and timed else "")
+            )
         label = "answers" if crew.size == 1 else f"answers, rank 0 of {crew.size}"
         with bar(total=len(mine), desc=label, unit="row", shown=crew.rank == 0) as shown:
             for (row, line), answer in answer_all(engine, self._requests(set(mine)), most_rows):
@@ -203,7 +217,7 @@ class _Run:
             if row in mine:
                 made: Request | Exception
                 try:
-                    made = self.requests.request(self.job.shape.ask(line), row_seed(seed, self.plan.key(row)))
+                    made = self.requests.request(self.shape.ask(line), row_seed(seed, self.plan.key(row)))
                 except DaariError as error:  # a template may render otherwise by now
                     made = error
                 yield (row, line), made
@@ -214,9 +228,9 @@ class _Run:
         job, to_stdout = self.job, self.job.out is None
         with nullcontext() if to_stdout else whole(self.out) as beside, opened_for_writing(beside) as handle:
             kind = Kind() if to_stdout else Kind.of(self.out)
-            writer = Writer(handle, kind, job.shape.columns(self.plan.columns))
+            writer = Writer(handle, kind, self.shape.columns(self.plan.columns))
             try:
-                yield Output(writer, read_lines(self.data, job.split), self.plan, self.journal, job.shape)
+                yield Output(writer, read_lines(self.data, job.split), self.plan, self.journal, self.shape)
             except BaseException:
                 with suppress(Exception):  # what went wrong first is told
                     writer.close()
@@ -228,23 +242,6 @@ def _figures(done: Done) -> str:
     counted = done.statistics
     errors = f", {done.failed} errors" if done.failed else ""
     return f"{counted.tokens / max(done.seconds, 1e-9):,.0f} tok/s, {counted.tokens_per_forward:.1f} a forward{errors}"
-
-
-def _engine(teacher: Teacher, graph: Graph | None, job: Job) -> tuple[BatchEngine, int]:
-    """The engine, and how many rows it answers at once."""
-    drafts = graph is not None and job.num_draft_tokens != 0
-    rows = job.concurrency
-    if not isinstance(rows, int):
-        rows = rows_at_once(probe.cost_of(teacher.model), drafts=drafts)
-    engine, _ = make_engine(
-        teacher.model,
-        teacher.tokenizer,
-        graph=graph,
-        num_draft_tokens=job.num_draft_tokens,
-        most_rows=rows,
-        most_bytes=cache_bytes(),
-    )
-    return engine, rows
 
 
 @contextmanager
@@ -299,17 +296,8 @@ def _settings(teacher: Teacher, job: Job) -> dict[str, Any]:
     }
 
 
-def _what_is_left(plan: Plan, job: Job) -> str:
-    """What will be done, before it is."""
-    pending, good = len(plan.pending()), len(plan) - len(plan.bad)
-    known = sum(plan.place(row) is not None for row in range(len(plan)) if row not in plan.bad)
-    parts = [f"{len(plan):,} rows: {pending:,} to answer"]
-    parts += [f"{known:,} answered before"] if known else []
-    parts += [f"{good - known - pending:,} that ask the same as another"] if good > known + pending else []
-    parts += [f"{len(plan.bad):,} bad"] if plan.bad else []
-    limit = job.manner.length.max_tokens
-    parts.append(f"prompts of {plan.prompt_tokens / max(good, 1):,.0f} tokens, answers of at most {limit:,}")
-    return "; ".join(parts)
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _summary(plan: Plan, before: int, done: Done, counted: Counted) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.wired import wired
 from daari_mlx.job.order import work_order
+from daari_mlx.text.messages import BadInput
 
 T = TypeVar("T")
 WINDOW = 256  # rows that are put in order at once, at the least
@@ -29,6 +30,7 @@ class Answer:
         tokens: ids of the answer, its end token included.
         error: why there is no answer.
         statistics: what drafting did.
+        alone: why the row did not share forwards, or None.
     """
 
     text: str | None = None
@@ -37,6 +39,7 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     error: str | None = None
     statistics: Statistics = field(default_factory=Statistics)
+    alone: str | None = None
 
 
 @dataclass(slots=True)
@@ -81,6 +84,7 @@ def answer_all(
 
 def _take(row: _Row[Any], event: Event) -> None:
     row.pieces += [response.text for response in event.responses]
+    row.answer.alone = event.alone
     row.answer.tokens += [response.token for response in event.responses]
     if event.error is not None:
         row.answer = Answer(prompt_tokens=row.answer.prompt_tokens, error=_said(event.error))
@@ -91,4 +95,6 @@ def _take(row: _Row[Any], event: Event) -> None:
 
 
 def _said(error: Exception) -> str:
+    if isinstance(error, BadInput):
+        return error.reason
     return str(error) if isinstance(error, DaariError) else f"{type(error).__name__}: {error}"

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench_ranks_killed import free_ports
 from make_sms_corpus import make_rows
 from typer.testing import CliRunner
 
@@ -36,6 +37,7 @@ limit = int(os.environ.get("FILE_LIMIT", "0"))
 if limit:
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+sys.argv[1:] = [word.replace("{rank}", os.environ.get("MLX_RANK", "0")) for word in sys.argv[1:]]
 cli.main()
 """
 
@@ -68,6 +70,25 @@ def run_map(*options: Any, **environment: Any) -> subprocess.CompletedProcess[st
         stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+def run_ranks(*options: Any, **environment: Any) -> str:
+    """The same on two ranks, with ``{rank}`` in an option for the rank's number; what they say."""
+    launcher = [sys.executable, "-c", "from mlx._distributed_utils.launch import main; main()"]
+    launcher += ["-n", "2", "--backend", "ring", "--starting-port", str(free_ports(2))]
+    running = subprocess.Popen(
+        [*launcher, "--", *command(*options)],
+        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert running.stdout is not None and running.stdin is not None
+    with running.stdin, running.stdout:  # stdin open until the end: the launcher would else read it all the time
+        told = running.stdout.read()
+    running.wait()
+    return told
 
 
 def map_here(*options: Any, code: int = 0) -> str:

@@ -11,8 +11,11 @@ from graphs import Compiled
 from jobs import read_jsonl, sms_rows, write_jsonl
 from typer.testing import CliRunner
 
+from daari_mlx.batch.request import Request
 from daari_mlx.cli.main import app
 from daari_mlx.decode.generate import generate
+from daari_mlx.job.asks import Ask
+from daari_mlx.job.requests import Requests
 from daari_mlx.text.template import ChatTemplate
 
 TOKENS = 24
@@ -135,3 +138,39 @@ def test_files_that_would_be_lost_are_refused(mapped: Mapped) -> None:
     assert (mapped.folder / "mine.jsonl").read_text() == "mine"
     assert "write .jsonl" in mapped("in.jsonl", "out.csv", code=1)
     assert "not read or written here" in mapped("in.jsonl", "out.parquet", code=1)
+
+
+def test_a_row_that_fails_is_a_row_with_its_error(mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_jsonl(mapped.folder / "in.jsonl", sms_rows(6))
+    with monkeypatch.context() as patch:
+        request = Requests.request
+
+        def failing(self: Requests, ask: Ask, seed: int | None) -> Request:
+            made = request(self, ask, seed)
+            if "Bank" in str(ask.row):
+                made.logits_processors = [lambda tokens, logits: 1 / 0]
+            return made
+
+        patch.setattr(Requests, "request", failing)
+        failed = [row["id"] for row in sms_rows(6) if "Bank" in str(row)]
+        assert 0 < len(failed) < 6
+        told = mapped("in.jsonl", "out.jsonl", code=3)
+        assert f"{len(failed)} rows have an error" in told and "--retry-errors" in told
+        found = mapped.rows("out.jsonl")
+        assert [row["id"] for row in found] == list(range(6))
+        assert [row["id"] for row in found if row["error"]] == failed
+        assert found[failed[0]]["error"] == "ZeroDivisionError: division by zero"
+        stopped = mapped("in.jsonl", "stopped.jsonl", "--max-errors", "0", code=1)
+        assert "1 rows failed, more than --max-errors 0" in stopped and not (mapped.folder / "stopped.jsonl").exists()
+    mapped("in.jsonl", "out.jsonl", code=3)
+    assert mapped.rows("out.jsonl") == found, "errors are kept until they are asked for again"
+    assert f"{len(failed)} to answer" in mapped("in.jsonl", "out.jsonl", "--retry-errors")
+    assert all(row["answer"] and row["error"] is None for row in mapped.rows("out.jsonl"))
+
+
+def test_unordered_rows_are_the_same_rows(mapped: Mapped) -> None:
+    write_jsonl(mapped.folder / "in.jsonl", sms_rows(12))
+    mapped("in.jsonl", "out.jsonl")
+    mapped("in.jsonl", "any.jsonl", "--unordered")
+    found = mapped.rows("any.jsonl")
+    assert sorted(found, key=lambda row: row["id"]) == mapped.rows("out.jsonl")

@@ -115,7 +115,7 @@ def test_other_settings_and_files_that_grew(
     assert "system_prompt: there None, now Be brief." in other
     assert read_jsonl(out) == first, "what is there stays"
     # other rows around them, in another order, with other fields of the user's own
-    rows = [{**row, "id": f"n{row['id']}"} for row in reversed(sms_rows(7))]
+    rows = [{**row, "id": f"n{row['id']}"} for row in reversed(sms_rows(ROWS)[:7])]
     options = [write_jsonl(tmp_path / "grown.jsonl", rows) if value == data else value for value in options]
     assert "7 rows: 2 to answer; 5 answered before" in map_here(*options, "--out", out)
     found = read_jsonl(out)

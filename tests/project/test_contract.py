@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-LINES = 36
+LINES = [*range(1, 37), *range(48, 51)]
 ROW = re.compile(r"^\| (\d+) \| (.+?) \| (.*) \|$")
 NAME = re.compile(r"`(tests/\w+/test_\w+\.py)::(test_\w+)`")
 
@@ -26,11 +26,11 @@ def rows() -> dict[int, tuple[str, list[tuple[str, str]]]]:
 
 
 def test_every_line_has_its_row() -> None:
-    assert sorted(rows()) == list(range(1, LINES + 1))
+    assert sorted(rows()) == LINES
     assert all(len(owed) > 20 for owed, _ in rows().values())
 
 
-@pytest.mark.parametrize("line", range(1, LINES + 1))
+@pytest.mark.parametrize("line", LINES)
 def test_the_tests_of_a_line_exist(line: int) -> None:
     named = rows()[line][1]
     assert named, f"line {line} has no test"

@@ -1,0 +1,177 @@
+"""Tables, packed files and OpenAI's batches, in and out."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import map_here, read_jsonl, write_jsonl
+
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.job.asks import Asker, Template
+from daari_mlx.job.files import Kind, Writer, read_lines
+from daari_mlx.job.openai import BatchShape
+from daari_mlx.text.messages import BadInput
+
+ROWS = [{"id": "1", "text": "pay, now"}, {"id": "2", "text": 'two "lines"\nof ü'}, {"id": "3", "text": "dinner?"}]
+PACKERS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+UNPACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.decompress,
+    ".bz2": bz2.decompress,
+    ".xz": lzma.decompress,
+}
+
+
+@pytest.fixture
+def options(tiny_teacher_path: Path) -> list[Any]:
+    return ["--model", tiny_teacher_path, "--max-tokens", 8, "--concurrency", 2]
+
+
+def write_csv(path: Path) -> Path:
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        table = csv.DictWriter(file, ["id", "text"])
+        table.writeheader()
+        table.writerows(ROWS)
+    return path
+
+
+def test_tables_keep_their_columns_and_get_ours(tmp_path: Path, options: list[Any]) -> None:
+    data, ask = write_csv(tmp_path / "in.csv"), ("--template", "Sort: {text}")
+    map_here(*options, "--data", data, "--out", tmp_path / "out.csv", *ask)
+    map_here(*options, "--data", data, "--out", tmp_path / "out.jsonl", *ask)
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    told = read_jsonl(tmp_path / "out.jsonl")
+    assert [{name: row[name] for name in ("id", "text")} for row in found] == ROWS
+    assert [row["answer"] for row in found] == [row["answer"] for row in told]
+    assert [int(row["completion_tokens"]) for row in found] == [row["usage"]["completion_tokens"] for row in told]
+    assert list(found[0]) == ["id", "text", "answer", "finish_reason", "prompt_tokens", "completion_tokens", "error"]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_packed_files_by_their_suffix(tmp_path: Path, options: list[Any], suffix: str) -> None:
+    plain = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+    (tmp_path / f"in.jsonl{suffix}").write_bytes(PACKERS[suffix](plain))
+    ask = ("--data", tmp_path / f"in.jsonl{suffix}", "--prompt-feature", "text")
+    map_here(*options, *ask, "--out", tmp_path / "out.jsonl")
+    for name in ("packed", "again"):
+        map_here(*options, *ask, "--out", tmp_path / f"{name}.jsonl{suffix}")
+    packed = (tmp_path / f"packed.jsonl{suffix}").read_bytes()
+    assert UNPACKERS[suffix](packed) == (tmp_path / "out.jsonl").read_bytes()
+    assert packed == (tmp_path / f"again.jsonl{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n')[:-9], "cannot be unpacked"),
+        ("a.jsonl.xz", b'{"text": "a"}\n', "cannot be unpacked"),
+        ("a.csv", b"id,id\n1,2\n", "name each column, and each once"),
+        ("a.csv", b"", "name each column"),
+        ("a.csv", b'id,text\n1,"a\n', "is no CSV"),
+        ("a.csv", b"id,text\n1,\xff\n", "is no UTF-8"),
+        ("a.jsonl", gzip.compress(b"{}"), "is a gzip file"),
+    ],
+)
+def test_files_that_are_not_what_they_say(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DaariError, match=told):
+        list(read_lines(tmp_path / name))
+
+
+def test_a_row_of_a_table_with_other_columns_is_a_bad_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n1,a,b\n\n2\n3,c\n")
+    lines = list(read_lines(tmp_path / "a.csv"))
+    assert [line.fields for line in lines] == [None, None, {"id": "3", "text": "c"}]
+    assert lines[0].problem == "has 3 columns, not 2 as line 1" and lines[1].place.endswith("a.csv:4")
+
+
+def test_kinds_of_files() -> None:
+    assert Kind.of("a/b.v2.csv.gz") == Kind(",", ".gz") and Kind.of("x.TSV") == Kind("\t") and Kind.of("x") == Kind()
+    with pytest.raises(DaariError, match="not read or written"):
+        Kind.of("a.parquet")
+
+
+def test_a_table_writes_structures_as_json(tmp_path: Path) -> None:
+    with (tmp_path / "a.csv").open("wb") as file:
+        writer = Writer(file, Kind(","), ["a", "b"])
+        writer.write({"a": {"x": "ü"}, "b": None})
+        writer.close()
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == 'a,b\n"{""x"": ""ü""}",\n'
+
+
+@pytest.mark.parametrize("text", ["no field", "{}", "{a.b}", "{a[0]}", "{a!r}", "{a:>3}", "{a"])
+def test_templates_that_name_no_field_are_refused(text: str) -> None:
+    with pytest.raises(DaariError, match="--template"):
+        Template(text)
+
+
+def test_keys_know_questions_whatever_else_their_rows_hold() -> None:
+    ask = Asker("Sort {text}")
+    assert ask({"text": "a", "id": 1}).key == ask({"id": 2, "text": "a", "completion": "x"}).key
+    assert ask({"text": "a"}).key != ask({"text": "b"}).key != Asker("{text}")({"text": "b"}).key
+    chat = Asker()
+    said = [{"role": "user", "content": "a"}]
+    answered = [*said, {"role": "assistant", "content": "b"}]
+    assert chat({"messages": said}).key == chat({"messages": answered}).key
+    assert chat({"messages": answered}).reference == "b" and chat({"messages": said}).reference is None
+    with pytest.raises(BadInput, match="system message of its own"):
+        Asker(None, "S")({"messages": [{"role": "system", "content": "T"}, *said]})
+
+
+def batch_line(name: str, **body: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "pay now"}]
+    body = {"model": "m", "messages": messages, **body}
+    return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def test_openai_batches_in_and_out(tmp_path: Path, options: list[Any]) -> None:
+    rows = [
+        batch_line("a", max_tokens=3, user=None, temperature=0),
+        batch_line("b"),
+        batch_line("c", max_completion_tokens=5, temperature=1.3, seed=4, repetition_penalty=1.2),
+        batch_line("d", logprobs=True),
+        batch_line("e", temperature=-1),
+    ]
+    data, out = write_jsonl(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    told = map_here(*options, "--data", data, "--out", out, code=1)
+    assert "'logprobs', which is not supported here" in told and "in.jsonl:5: Temp is" in told.replace(
+        "temp is", "Temp is"
+    )
+    map_here(*options, "--data", data, "--out", out, "--keep-bad-rows", code=3)
+    found = read_jsonl(out)
+    assert [row["custom_id"] for row in found] == ["a", "b", "c", "d", "e"]
+    bodies = [row["response"]["body"] for row in found[:3]]
+    assert [body["usage"]["completion_tokens"] for body in bodies] == [3, 8, 5]
+    first = bodies[0]["choices"][0]
+    assert (first["message"]["role"], first["finish_reason"], bodies[0]["model"]) == ("assistant", "length", "m")
+    assert bodies[1]["choices"][0]["message"]["content"].startswith(first["message"]["content"])
+    assert found[0]["error"] is None and found[3]["response"] is None and "logprobs" in found[3]["error"]["message"]
+    assert "leave --template out" in map_here(*options, "--data", data, "--out", out, "--template", "{body}", code=1)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"tools": []}, "'tools'"),
+        ({"n": 2}, "one answer"),
+        ({"stream": True}, "one answer"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"seed": "x"}, "seed is 'x'"),
+        ({"response_format": {"type": "xml"}}, "response_format is 'xml'"),
+        ({"stop": [""]}, "none of them empty"),
+        ({"presence_penalty": "a"}, "presence_penalty is 'a'"),
+    ],
+)
+def test_what_a_batch_cannot_have_is_refused_by_name(body: dict[str, Any], told: str) -> None:
+    from daari_mlx.job.files import Line
+
+    with pytest.raises(BadInput, match=f"(?i){told}"):
+        BatchShape().ask(Line("f:1", batch_line("a", **body)))

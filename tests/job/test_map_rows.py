@@ -1,0 +1,96 @@
+"""`map_rows` gives what the command writes, a window of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from graphs import Compiled
+from jobs import map_here, read_jsonl, sms_rows, write_jsonl
+from mlx_lm.sample_utils import make_sampler
+
+import daari_mlx.job.work as work
+from daari_mlx import generate, map_rows
+from daari_mlx.decode.grammar import json_schema_processor
+from daari_mlx.ground.errors import DaariError
+from daari_mlx.job.asks import Asker
+from daari_mlx.job.requests import row_seed
+from daari_mlx.text.template import ChatTemplate
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"label": {"enum": ["ham", "spam"]}, "n": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["label", "n"],
+    "additionalProperties": False,
+}
+
+
+def test_it_is_what_the_command_does(
+    tmp_path: Path, tiny_teacher: tuple[Any, Any], tiny_teacher_path: Path, compiled: Compiled
+) -> None:
+    rows = sms_rows(9)
+    data, out = write_jsonl(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    map_here("--model", tiny_teacher_path, "--data", data, "--out", out, "--max-tokens", 10, "--concurrency", 2)
+    options: dict[str, Any] = {"graph": compiled.graph, "max_tokens": 10, "concurrency": 3}
+    found = list(map_rows(*tiny_teacher, rows, **options))
+    assert found == read_jsonl(out)
+    early = list(map_rows(*tiny_teacher, rows, ordered=False, return_token_ids=True, **options))
+    assert all(len(row.pop("token_ids")) == row["usage"]["completion_tokens"] for row in early)
+    assert sorted(early, key=lambda row: row["id"]) == found
+
+
+def test_schemas_and_seeds_are_those_of_generate(tiny_teacher: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny_teacher
+    rows = [{"text": text} for text in ("pay now", "dinner at 8", "your bank", "call me")]
+    options: dict[str, Any] = {"template": "Sort: {text}", "max_tokens": 40, "concurrency": 3}
+    prompts = [
+        ChatTemplate(tokenizer).prompt_ids([{"role": "user", "content": f"Sort: {row['text']}"}]) for row in rows
+    ]
+    held = list(map_rows(model, tokenizer, rows, json_schema=SCHEMA, **options))
+    for row, prompt in zip(held, prompts, strict=True):
+        processors = [json_schema_processor(tokenizer, SCHEMA)]
+        assert row["answer"] == generate(model, tokenizer, prompt, max_tokens=40, logits_processors=processors)
+        assert row["parsed"]["label"] in ("ham", "spam") and 0 <= row["parsed"]["n"] <= 9
+    drawn = list(map_rows(model, tokenizer, rows, temp=1.2, seed=5, **options))
+    for row, given, prompt in zip(drawn, rows, prompts, strict=True):
+        mx.random.seed(row_seed(5, Asker("Sort: {text}")(given).key))
+        assert row["answer"] == generate(model, tokenizer, prompt, max_tokens=40, sampler=make_sampler(1.2))
+
+
+def test_rows_are_taken_as_they_are_needed(tiny_teacher: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "WINDOW", 8)
+    taken = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal taken
+        for row in sms_rows(60):
+            taken += 1
+            yield row
+
+    answers = map_rows(*tiny_teacher, rows(), max_tokens=4, concurrency=2)
+    assert taken == 0
+    first = next(answers)
+    assert first["id"] == 0 and taken == 8
+    rest = list(answers)
+    assert [row["id"] for row in rest] == list(range(1, 60)) and taken == 60
+
+
+def test_a_row_that_cannot_be_asked_is_a_row_with_its_error(tiny_teacher: tuple[Any, Any]) -> None:
+    rows = [{"text": "a"}, {"other": "b"}, {"text": "c", "error": 1}, {"text": "d" * 20000}, {"text": "e"}]
+    found = list(map_rows(*tiny_teacher, rows, template="{text}", max_tokens=3, concurrency=2))
+    assert [row["answer"] is not None for row in found] == [True, False, False, False, True]
+    assert found[1]["error"].startswith("has no 'text'") and "longer than the context" in found[3]["error"]
+
+
+def test_options_that_cannot_be_are_refused(tiny_teacher: tuple[Any, Any]) -> None:
+    for options, told in (
+        ({"temperature": 1}, "temperature is no option"),
+        ({"concurrency": 0}, "concurrency is 0"),
+        ({"template": "none"}, "names no field"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+    ):
+        with pytest.raises(DaariError, match=told):
+            map_rows(*tiny_teacher, [], **options)
