@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -28,7 +29,7 @@ class Foretold:
         outlook: a graph's held-out answers, or None.
     """
 
-    cost: Cost
+    cost: Callable[[int], float]
     drafts: bool
     outlook: Outlook | None = None
 
