@@ -60,7 +60,7 @@ class Alone:
 
     def _chunk(self) -> bool:
         """Read some more of the prompt; whether all of it is read."""
-        prompt, step = self.row.request.prompt, self._options.prefill_step_size
+        prompt, step = self.row.request.prompt, self._options.caching.prefill_step_size
         chunk = prompt[self._read : min(self._read + step, len(prompt) - 1)]
         if chunk:
             self._state = self._teacher.read(chunk, step, lambda _: None)

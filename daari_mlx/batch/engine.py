@@ -25,6 +25,7 @@ from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.decode.answer import Answer
 from daari_mlx.decode.begun import processors_for
 from daari_mlx.decode.limits import Options
+from daari_mlx.decode.options import CacheOptions
 from daari_mlx.decode.responses import Prefill, Responder
 from daari_mlx.draft.drafter import Drafter
 from daari_mlx.draft.forced import ForceDrafts, grammar_among
@@ -270,7 +271,7 @@ class BatchEngine:
     def _options(self, row: Row) -> Options:
         return Options(
             max_tokens=row.request.max_tokens,
-            prefill_step_size=self._step,
+            caching=CacheOptions(prefill_step_size=self._step),
             prompt_progress_callback=row.request.prompt_progress_callback,
             context_length=context_length(self.model),
             blocks_until=blocks_until(self.model),

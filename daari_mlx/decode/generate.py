@@ -129,11 +129,11 @@ def stream_generate(
         max_tokens=max_tokens,
         sampler=None if sampler is greedy_sampler else sampler,
         logits_processors=processors,
+        caching=caching,
         prompt_progress_callback=prefill,
         context_length=context_length(model),
         blocks_until=limit,
         stream=stream,
-        **caching.filling(),
     )
     if chosen is not None:
         statistics.drafting_off = options.ends_drafting(cached_tokens(cache) + len(ids) - 1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from daari_mlx.decode.options import CacheOptions
 from daari_mlx.teacher.judge import LogitsProcessor, Sampler
 from daari_mlx.teacher.rewind import Cache
 
@@ -22,8 +23,7 @@ class Options:
         max_tokens: how many tokens at the most; -1 for no limit.
         sampler: from ``(1, V)`` log-probabilities to a token; None for greedy.
         logits_processors: functions of (tokens so far, ``(1, V)`` logits), or None.
-        prefill_step_size: prompt tokens a prefill forward takes.
-        kv_bits, kv_group_size, quantized_kv_start: KV cache quantisation; None bits for none.
+        caching: how the cache is filled and quantised; its size was chosen when it was made.
         prompt_progress_callback: called with (prompt tokens done, prompt tokens).
         context_length: the most tokens that the teacher can hold, None where it is not known.
         blocks_until: the most tokens that the cache may hold after a block of several rows; None for no limit.
@@ -33,10 +33,7 @@ class Options:
     max_tokens: int = 256
     sampler: Sampler | None = None
     logits_processors: list[LogitsProcessor] | None = None
-    prefill_step_size: int = 2048
-    kv_bits: int | None = None
-    kv_group_size: int = 64
-    quantized_kv_start: int = 5000
+    caching: CacheOptions = field(default_factory=CacheOptions)
     prompt_progress_callback: Callable[[int, int], None] | None = None
     context_length: int | None = None
     blocks_until: int | None = None
@@ -50,9 +47,9 @@ class Options:
         """mlx-lm's own KV quantisation of ``cache``, in place."""
         importlib.import_module("mlx_lm.generate").maybe_quantize_kv_cache(
             cache,
-            quantized_kv_start=self.quantized_kv_start,
-            kv_group_size=self.kv_group_size,
-            kv_bits=self.kv_bits,
+            quantized_kv_start=self.caching.quantized_kv_start,
+            kv_group_size=self.caching.kv_group_size,
+            kv_bits=self.caching.kv_bits,
         )
 
     def report(self, total: int) -> Callable[[int], None]:
@@ -75,8 +72,9 @@ class Options:
             limits.append(self.context_length - cached - 1)
         if self.blocks_until is not None:
             limits.append(self.blocks_until - cached - 1)
-        if self.kv_bits is not None and cached < self.quantized_kv_start:
-            limits.append(self.quantized_kv_start - cached - 2)  # plain quantises after the very row that reaches it
+        unquantised = self.caching.quantized_kv_start - cached
+        if self.caching.kv_bits is not None and unquantised > 0:
+            limits.append(unquantised - 2)  # plain quantises after the very row that reaches it
         return max(0, min(limits))
 
     def row_limit(self, emitted: int, cached: int) -> int:
@@ -88,8 +86,9 @@ class Options:
         limits = [NO_LIMIT]
         if self.max_tokens >= 0:
             limits.append(self.max_tokens - emitted)
-        if self.kv_bits is not None and cached < self.quantized_kv_start:
-            limits.append(self.quantized_kv_start - cached - 1)  # no way back behind the row that quantises
+        unquantised = self.caching.quantized_kv_start - cached
+        if self.caching.kv_bits is not None and unquantised > 0:
+            limits.append(unquantised - 1)  # no way back behind the row that quantises
         return max(1, min(limits))
 
     def ends_drafting(self, cached: int) -> str | None:

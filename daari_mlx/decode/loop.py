@@ -60,9 +60,9 @@ def generate_step(
         yield from plain_steps(prompt, model, cache, options, statistics, whole)
         return
     judge = Judge(options.sampler, options.logits_processors, prompt[:-1], options.run_stream())
-    quantise = options.quantise if options.kv_bits is not None else None
+    quantise = options.quantise if options.caching.kv_bits is not None else None
     row = Row(model, cache, judge, tap=tap, quantise=quantise, stream=options.run_stream(), whole=whole)
-    state = row.read(prompt[:-1], options.prefill_step_size, options.report(len(prompt)))
+    state = row.read(prompt[:-1], options.caching.prefill_step_size, options.report(len(prompt)))
     if vocabulary is None:
         vocabulary = 0 if drafter is None else vocabulary_of(model)
     cached = cached_tokens(cache)

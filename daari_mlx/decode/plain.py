@@ -41,10 +41,7 @@ def plain_steps(
         sampler=options.sampler,
         logits_processors=options.logits_processors,
         prompt_cache=cache,
-        prefill_step_size=options.prefill_step_size,
-        kv_bits=options.kv_bits,
-        kv_group_size=options.kv_group_size,
-        quantized_kv_start=options.quantized_kv_start,
+        **options.caching.filling(),
         prompt_progress_callback=progress,
     )
     try:

@@ -17,6 +17,7 @@ from daari_mlx.decode.answer import MAX_STATES
 from daari_mlx.decode.emitted import Emitted
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.loop import generate_step
+from daari_mlx.decode.options import CacheOptions
 from daari_mlx.draft.drafter import Context, Draft
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.teacher.tap import tap_model
@@ -170,7 +171,12 @@ def test_a_failure_anywhere_leaves_an_exact_cache(model: Any, where: str) -> Non
         layer = model.layers[-1 if where == "last layer" else 0]
         cache, tokens = make_prompt_cache(model), []
         steps = steps_of(
-            model, Resting(PROMPT + expected, [2, 4]), cache, max_tokens=20, prefill_step_size=2, **options
+            model,
+            Resting(PROMPT + expected, [2, 4]),
+            cache,
+            max_tokens=20,
+            caching=CacheOptions(prefill_step_size=2),
+            **options,
         )
         reached = 20
         with calls_of(layer, fail_at=number if "layer" in where else 0) as rows:
@@ -231,7 +237,7 @@ def test_a_cache_is_quantised_where_plain_does_it_and_not_by_a_row_that_is_taken
     expected = plain_tokens(model, PROMPT, 40, **options)
     for stop in sorted({1, 2, 39, *range(max(1, start - 8), start)} | {5, 30}):
         cache = make_prompt_cache(model)
-        steps = steps_of(model, Resting(PROMPT + expected, [9]), cache, max_tokens=40, **options)
+        steps = steps_of(model, Resting(PROMPT + expected, [9]), cache, max_tokens=40, caching=CacheOptions(**options))
         assert [next(steps).token for _ in range(stop)] == expected[:stop]
         steps.close()
         held = len(PROMPT) + stop - 1

@@ -14,6 +14,7 @@ from zoo import CONFIGS, VOCABULARY, Oracle, build, plain_tokens
 from daari_mlx.decode.emitted import Emitted
 from daari_mlx.decode.limits import Options
 from daari_mlx.decode.loop import generate_step
+from daari_mlx.decode.options import CacheOptions
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.teacher.tap import tap_model
 
@@ -220,7 +221,7 @@ def test_quantised_cache_equals_plain(start: int) -> None:
         del CONFIGS["llama64"]
     options = {"kv_bits": 8, "quantized_kv_start": start}
     expected = plain_tokens(model, PROMPT, 60, **options)
-    emitted, statistics = run(model, Oracle(PROMPT + expected, block=5), max_tokens=60, **options)
+    emitted, statistics = run(model, Oracle(PROMPT + expected, block=5), max_tokens=60, caching=CacheOptions(**options))
     assert [e.token for e in emitted] == expected
     assert statistics.accepted > 10
 
