@@ -1,4 +1,4 @@
-"""Stages 4 and 5: from shards of reduced states to nodes, edges and steps."""
+"""From shards of reduced states to nodes, edges and steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from daari_mlx.compile.budget import MAX_BYTES, few_prompts
 from daari_mlx.compile.build import build
 from daari_mlx.compile.cluster import BLOCK, auto_nodes, cluster_states, fit_sample, label_all
 from daari_mlx.compile.extract import extraction_record
-from daari_mlx.compile.layers import AUTO
 from daari_mlx.compile.workdir import Shard, Workdir
 from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import Coarse
@@ -58,7 +57,6 @@ def compile_graph(
             check_whole(name, value, 1)
     check_whole("seed", seed, 0)
     extraction, plan = extraction_record(workdir), workdir.read_plan()
-    layer = workdir.read_layer(plan.layer)
     clock = _Clock()
     shards = list(workdir.read_shards(states=False))
     if not shards:
@@ -78,7 +76,7 @@ def compile_graph(
     shards.clear()  # the corpus holds all of it
     clock.lap("label")
     vocab_size = max(int(plan.teacher["vocab_size"]), int(corpus.tokens.max()) + 1)
-    built = build(found, corpus, layer=layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes or MAX_BYTES)
+    built = build(found, corpus, layer=plan.layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes or MAX_BYTES)
     graph = replace(built.graph, teacher=plan.teacher, prompts=prompts)
     graph.check()
     clock.lap("build")
@@ -93,13 +91,12 @@ def compile_graph(
             "nodes_asked": "auto" if nodes is None else nodes,
             "seed": seed,
             "max_bytes": max_bytes or MAX_BYTES,
-            "layer": layer,
+            "layer": plan.layer,
             "dimensions": plan.dimensions,
             "answers": plan.answers,
             "max_tokens": plan.max_tokens,
             "corpus": plan.corpus,
         },
-        **({"layer_choice": workdir.layer_choice()} if plan.layer == AUTO else {}),
         **held_out_stats(built.outlook),
     }
     return Compiled(graph, stats)

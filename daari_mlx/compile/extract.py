@@ -1,4 +1,4 @@
-"""Stage 3, extract: the teacher reads each sequence once; its answer states, reduced, go to shards as they come.
+"""The teacher reads each sequence once; its answer states, reduced, go to shards as they come.
 
 Every step writes whole files and skips those that are there: a run that was stopped anywhere goes on where it was, to
 the same bytes. Memory holds one shard at a time. Several ranks take turns at the shards (see
@@ -21,7 +21,6 @@ import numpy as np
 from daari_mlx.compile.answers import answer_prompts
 from daari_mlx.compile.batches import Layout, Reader, choose
 from daari_mlx.compile.estimate import Estimate, held_bytes
-from daari_mlx.compile.layers import AUTO, choose_layer
 from daari_mlx.compile.options import ExtractOptions
 from daari_mlx.compile.rendered import rendered_hash, rendered_rows
 from daari_mlx.compile.shards import LEAD, Part, cut, kept, read, reduce
@@ -33,7 +32,7 @@ from daari_mlx.ground.lock import Lock
 from daari_mlx.ground.progress import bar
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.ranks import Alone
-from daari_mlx.teacher.tap import FINAL, tap_model
+from daari_mlx.teacher.tap import tap_model
 from daari_mlx.text.data import Prompt, Sequence
 from daari_mlx.text.identity import corpus_hash
 
@@ -73,7 +72,7 @@ def extract(
         seed=options.seed,
     )
     # what cannot be a teacher is told before any work
-    _, width = tap_model(teacher.model, FINAL if options.layer == AUTO else options.layer)
+    _, width = tap_model(teacher.model, options.layer)
     with _begun(workdir, plan, rendered_hash(rows), crew):
         if crew.told("finished" if workdir.is_finished() else ""):
             return
@@ -92,7 +91,7 @@ def extract(
 
 def extraction_record(workdir: Workdir) -> dict[str, object]:
     """What the finished extraction counted: sequences, tokens, states, shards, and the seconds of its
-    last run: for the teacher's answers, for choosing a layer and a layout, for reading states.
+    last run: for the teacher's answers, for choosing a layout, for reading states.
 
     Raises:
         DaariError: it is not finished.
@@ -144,8 +143,7 @@ def _fill(
     sequences = _answered(teacher, rows, workdir, options, crew)
     answered = time.perf_counter()
     parts = cut(sequences, PART, options.seed)
-    layer = _layer(teacher, parts, workdir, options, crew)
-    reader = Reader(teacher, layer, _layout(teacher, parts, workdir, layer, crew))
+    reader = Reader(teacher, options.layer, _layout(teacher, parts, workdir, options.layer, crew))
     chosen = time.perf_counter()
     shards = [workdir.shard_path(k) for k in range(len(parts))]
     with _progress(parts, crew.mine(shards), crew) as done:
@@ -209,21 +207,6 @@ def _estimate(rows: list[Sequence] | list[Prompt], width: int, options: ExtractO
         sample=SAMPLE_STATES + PART * states // max(1, len(rows)),  # whole shards are taken
         at_most=bool(asked),
     )
-
-
-def _layer(teacher: Teacher, parts: list[Part], workdir: Workdir, options: ExtractOptions, crew: Alone) -> int | str:
-    """Whose states are taken: chosen once, then the same for every run on this folder."""
-    if options.layer != AUTO:
-        return options.layer
-    path = workdir.layer_path
-    crew.gather([path], everyone=True)
-    for _ in crew.mine([path]):
-        sequences = [sequence for part in parts for sequence in part.sequences]
-        chosen = choose_layer(teacher, sequences, options.dimensions, options.seed).as_json()
-        crew.still_together()
-        write_json(path, chosen)
-    crew.gather([path], everyone=True)
-    return workdir.read_layer(AUTO)
 
 
 def _layout(teacher: Teacher, parts: list[Part], workdir: Workdir, layer: int | str, crew: Alone) -> Layout:

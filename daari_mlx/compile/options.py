@@ -22,9 +22,9 @@ class ExtractOptions:
     layer: Annotated[
         int | str,
         Option(
-            "Whose states: final (what the head reads), a layer's, or auto: what drafts best on held-out answers.",
-            "final|auto|INDEX",
-            read=whole(None, "give final, auto, or the index of a layer", "final", "auto"),
+            "Whose states: final (what the head reads), or those of a layer.",
+            "final|INDEX",
+            read=whole(None, "give final, or the index of a layer", "final"),
         ),
     ] = "final"
     seed: Annotated[int, number("The same data, seed, versions and threads give the same bytes.", 0, 2**32 - 1)] = 0

@@ -30,7 +30,7 @@ class Plan:
         rows: how many of them.
         answers: ``"reference"`` or ``"teacher"``.
         max_tokens: the longest answer that the teacher gives; unused with reference answers.
-        layer: which states are taken, ``"auto"`` where that is chosen by measurement.
+        layer: whose states are taken.
         dimensions: of the reduced states.
         seed: order of the sequences.
     """
@@ -94,11 +94,6 @@ class Workdir:
     def layout_path(self) -> Path:
         """How the teacher's forwards are laid out."""
         return self.path / "layout.json"
-
-    @property
-    def layer_path(self) -> Path:
-        """Which layer's states are taken, and why; only where that was chosen by measurement."""
-        return self.path / "layer.json"
 
     @property
     def lock_path(self) -> Path:
@@ -177,22 +172,11 @@ class Workdir:
             raise DaariError(
                 f"{self.plan_path} is of version {version}, this one reads version {FORMAT}: extract again."
             )
+        if record["layer"] == "auto":
+            raise DaariError(
+                f"{self.plan_path} asks for --layer auto, which is gone: remove the workdir and extract again."
+            )
         return Plan(**record)
-
-    def read_layer(self, asked: int | str) -> int | str:
-        """The layer whose states are taken: as asked for, or as it was chosen for ``"auto"``.
-
-        Raises:
-            DaariError: it was not chosen yet.
-        """
-        return self.layer_choice()["layer"] if asked == "auto" else asked
-
-    def layer_choice(self) -> dict[str, Any]:
-        """The chosen layer, the reason and what was tried; see :class:`daari_mlx.compile.layers.LayerChoice`."""
-        record = read_json(self.layer_path, "choice of a layer (extract again with the same options: it goes on)")
-        if not isinstance(record.get("layer"), (int, str)):
-            raise DaariError(f"{self.layer_path} is damaged: remove it and extract again with the same options.")
-        return record
 
     def read_projection(self) -> Projection:
         arrays = load_arrays(self.projection_path)

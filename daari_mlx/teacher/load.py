@@ -1,10 +1,9 @@
-"""Stage 2, the frozen teacher: loaded by mlx-lm, asked for its states, never changed."""
+"""The frozen teacher: loaded by mlx-lm, asked for its states, never changed."""
 
 from __future__ import annotations
 
 import os
 import re
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,25 +63,19 @@ class Teacher:
         Returns:
             ``(L - first, H)`` float32.
         """
-        return self.states_of(tokens, [layer], first)[layer]
-
-    def states_of(self, tokens: list[int], layers: list[int | str], first: int) -> dict[int | str, FloatArray]:
-        """The same of several layers, by one forward: ``(L - first, H)`` float32 each."""
         from mlx_lm.models.cache import make_prompt_cache
 
-        taps = {layer: tap_model(self.model, layer)[0] for layer in layers}
+        tap, _ = tap_model(self.model, layer)
         cache = make_prompt_cache(self.model)  # always, as in decoding: gemma3n's states are others without one
-        parts: dict[int | str, list[FloatArray]] = {layer: [] for layer in layers}
+        parts = []
         for start in range(0, len(tokens), PREFILL_STEP_SIZE):
             chunk = tokens[start : start + PREFILL_STEP_SIZE]
-            with ExitStack() as stack:
-                seen = {layer: stack.enter_context(tap.reading()) for layer, tap in taps.items()}
+            with tap.reading() as seen:
                 self.model(mx.array([chunk]), cache=cache)
-            wanted = {k: states[-1][0, max(0, first - start) :].astype(mx.float32) for k, states in seen.items()}
+            wanted = seen[-1][0, max(0, first - start) :].astype(mx.float32)
             mx.eval(wanted, [c.state for c in cache] if start + len(chunk) < len(tokens) else [])
-            for layer, states in wanted.items():
-                parts[layer].append(np.array(states))
-        return {layer: np.concatenate(found) for layer, found in parts.items()}
+            parts.append(np.array(wanted))
+        return np.concatenate(parts)
 
 
 def load_teacher(

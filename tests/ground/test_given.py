@@ -143,7 +143,7 @@ def test_what_is_meant_is_taken() -> None:
     check_name(Path(), "graph")
     check_text("ದಾರಿ 😀", "text")
     TierOptions(bits=None, drop_layers="auto", group_size=7)
-    ExtractOptions(layer=-1), ExtractOptions(layer="auto")
+    ExtractOptions(layer=-1), ExtractOptions(layer="final")
 
 
 @pytest.mark.parametrize(
