@@ -1,4 +1,4 @@
-"""Stage 6, draft: from the teacher's true state, propose tokens.
+"""From the teacher's true state, propose tokens.
 
 A drafter is anything with the one method of :class:`Drafter`. That of a graph looks up tables: no matrix product per
 token; re-anchoring, once a round, is the only arithmetic.
@@ -72,6 +72,11 @@ class Draft:
         return self.sources[position] if position < len(self.sources) else "drafter"
 
 
+def rest_after(idle: int) -> int:
+    """In how many rounds nothing will be drafted, after ``idle`` in a row in which no draft paid."""
+    return 0 if idle < WAKEFUL else min(2 ** (idle - WAKEFUL), LONGEST_REST)
+
+
 class Drafter(Protocol):
     """Proposes what the teacher will say next."""
 
@@ -117,7 +122,7 @@ class GraphDrafter:
         self.use(graph)
         self._trust = Trust()
         # of the newest path: its text, where it began, its tokens and promises as far as they are judged: one at least
-        self._shown: tuple[list[int], int, list[int], list[float]] = ([], 0, [], [])
+        self._shown: tuple[list[int], int, list[int], list[float]] | None = None
         self._idle = 0  # rounds without a draft in a row
         self._offered, self._text = Draft(), list[int]()  # the newest offer, and the text that it goes on from
 
@@ -133,20 +138,27 @@ class GraphDrafter:
 
     def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
         """See :meth:`Drafter.draft`; empty when there is no state or no source knows how to go on."""
-        offered = self.offer(context, limit)
+        offered = self._propose(context, limit)
         if self.num_draft_tokens is not None:
-            return self._offered
+            return offered
         assert self.cost is not None
         cost = self.cost.at(len(context.tokens))
-        return self.take(best_length(offered.probabilities, cost, pending))
+        return self.take(best_length(self._trust.believed(offered.probabilities), cost, pending))
 
     def offer(self, context: Context, limit: int) -> Draft:
         """The likeliest path as far as anything is known, with the probabilities that are believed on this text.
 
         Who chooses the length says so with :meth:`take`.
         """
-        self._offered = Draft()
+        offered = self._propose(context, limit)
+        if self.num_draft_tokens is not None:
+            return offered
+        return replace(offered, probabilities=self._trust.believed(offered.probabilities))
+
+    def _propose(self, context: Context, limit: int) -> Draft:
+        """The newest offer, with the probabilities that the graph promises."""
         if context.state is None:
+            self._offered = Draft()
             return self._offered
         self._learn(context.tokens)
         anchor, reduced = self.graph.nodes.anchor(context.state)
@@ -154,11 +166,8 @@ class GraphDrafter:
         asked = self.num_draft_tokens
         most, floor = (MAX_DRAFT, FLOOR) if asked is None else (asked, 0.0)
         found = self.graph.arbiter.propose(self.sources.all, moment, min(limit, most), self.ends, floor=floor)
-        self._offered = Draft(found.tokens, found.probabilities, found.sources, anchor)
-        self._text = context.tokens
-        if asked is not None:
-            return self._offered
-        return Draft(found.tokens, self._trust.believed(found.probabilities), found.sources, anchor)
+        self._text, self._offered = context.tokens, Draft(*found, anchor)
+        return self._offered
 
     def take(self, length: int) -> Draft:
         """The first ``length`` tokens of the newest offer, which are drafted now."""
@@ -169,16 +178,14 @@ class GraphDrafter:
         self._shown = self._text, len(self._text), offered.tokens[:judged], offered.probabilities[:judged]
         self._idle = 0 if length else self._idle + 1
         made = offered.tokens[:length], offered.probabilities[:length], offered.sources[:length]
-        return Draft(*made, offered.anchor, self._rest())
-
-    def _rest(self) -> int:
-        """Rounds in which nothing will be drafted, after many in which nothing paid."""
-        return 0 if self._idle < WAKEFUL else min(2 ** (self._idle - WAKEFUL), LONGEST_REST)
+        return Draft(*made, offered.anchor, rest_after(self._idle))
 
     def _learn(self, tokens: list[int]) -> None:
         """Compare the newest path with what the teacher said since; another text says nothing of it."""
+        if self._shown is None:
+            return
         text, start, drafted, promised = self._shown
-        self._shown = ([], 0, [], [])
+        self._shown = None
         if tokens is not text and tokens[:start] != text[:start]:
             self._trust.turn()
             return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from daari_mlx.cost.length import MAX_DRAFT, Calibration, Cost, CostAt, Trust
-from daari_mlx.draft.drafter import LONGEST_REST, WAKEFUL, Context, Draft, GraphDrafter
+from daari_mlx.draft.drafter import Context, Draft, GraphDrafter, rest_after
 from daari_mlx.draft.model import HOPE, SOURCE, ModelDrafter
 from daari_mlx.draft.pair_plan import Agreement, Plan, bound, either, graph_plan, instead, longest, model_plan
 from daari_mlx.graph.graph import Graph
@@ -120,7 +120,7 @@ class PairDrafter:
         self._shown.with_model, self._shown.promised = plan.read is not None, plan.rate * took * (len(draft.tokens) > 0)
         self._unread += took
         self._idle = 0 if draft.tokens else self._idle + 1
-        rest = 0 if self._idle < WAKEFUL else min(2 ** (self._idle - WAKEFUL), LONGEST_REST)
+        rest = rest_after(self._idle)
         self._unread += rest
         return replace(draft, anchor=path.anchor, rest=rest)
 

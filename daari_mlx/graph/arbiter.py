@@ -1,22 +1,23 @@
-"""Stage 6, arbitration: how far each source can be trusted, and how their voices add up to one probability.
+"""Arbitration: how far each source can be trusted, and how their voices add up to one probability.
 
 Each source's cell has a share of right tokens, counted on text that the graph had not seen. Who agrees with whom tells
 as much as how sure each is: every scene (which sources name a token, which another, which are silent) has a logistic
-regression of its own over the sources' log-odds. A maximum over the sources would promise too much, and a product of
-their odds even more, for they err together.
+regression of its own over the sources' log-odds. Taking the highest probability of any source would promise too much, and
+multiplying their odds even more, because they err together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp
 from operator import itemgetter, mul
+from typing import NamedTuple
 
 import numpy as np
 
-from daari_mlx.graph.cells import COUNTS, SHARES, STEP_OF, STEPS
+from daari_mlx.graph.cells import COUNTS, DEPTH, SHARES, STEP_OF, STEPS
 from daari_mlx.graph.source import CELL, CELL_BITS, SILENT, Moment, Source
 from daari_mlx.ground.types import FloatArray
 
@@ -31,8 +32,7 @@ Case = tuple[int, ...]  # the voice of every source, see :class:`daari_mlx.graph
 Verdict = tuple[int, float, str]  # a token, its probability, its source
 
 
-@dataclass(frozen=True)
-class Proposal:
+class Proposal(NamedTuple):
     """The likeliest path of some sources.
 
     Attributes:
@@ -98,10 +98,10 @@ class Arbiter:
         tokens: list[int] = []
         probabilities: list[float] = []
         named: list[str] = []
-        pushes, known = [source.push for source in heard], self.known
-        case, path = tuple(moment.voices), 1.0
+        push, known = _together(heard), self.known
+        case, path, last = tuple(moment.voices), 1.0, limit - 1
         for step in range(limit):
-            bucket = BUCKETS[step] if step < len(BUCKETS) else STEPS - 1
+            bucket = BUCKETS[step] if step < DEPTH else STEPS - 1
             token, probability, name = known[bucket].get(case) or self._judge(case, bucket)
             if token == SILENT:
                 break
@@ -109,10 +109,10 @@ class Arbiter:
             tokens.append(token)
             probabilities.append(probability)
             named.append(name)
-            if path <= floor or token in ends or len(tokens) == limit:
+            if path <= floor or token in ends or step == last:
                 break
             moment.said += chr(token)
-            case = tuple([push(token, moment) for push in pushes])
+            case = push(token, moment)
         return Proposal(tokens, probabilities, named)
 
     def _judge(self, case: Case, bucket: int) -> Verdict:
@@ -142,6 +142,14 @@ class Arbiter:
                 first.setdefault(token, self.names[place])
             digit *= 3
         return [(token, sum(map(mul, self.scenes[scene - less], values)), first[token]) for token, less in same.items()]
+
+
+def _together(heard: Sequence[Source]) -> Callable[[int, Moment], Case]:
+    """Push all sources; three of them written out, which takes a third of the time of a loop."""
+    if len(heard) != 3:
+        return lambda token, moment: tuple([source.push(token, moment) for source in heard])
+    first, second, third = (source.push for source in heard)
+    return lambda token, moment: (first(token, moment), second(token, moment), third(token, moment))
 
 
 def scenes_of(count: int) -> np.ndarray:

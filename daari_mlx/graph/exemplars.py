@@ -1,4 +1,4 @@
-"""Stage 5, exemplars: single states of the corpus, a byte a number, and where in its text each went on.
+"""Single states of the corpus, a byte a number, and where in its text each went on.
 
 A node says what most of its states said. Where an answer is decided, the few states that are most alike tell more: what
 they went on to say is looked up by nearness (k nearest neighbours, Cover and Hart 1967, weighed by distance).
@@ -6,6 +6,7 @@ they went on to say is looked up by nearness (k nearest neighbours, Cover and Ha
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp
@@ -101,29 +102,43 @@ class Exemplars:
         states = self.states[:]
         return states, half_norms(states), self.bounds.tolist()
 
+    @cached_property
+    def _spans(self) -> dict[tuple[int, int], tuple[FloatArray, FloatArray, IntArray]]:
+        """Spans that were asked for: their states, half squared lengths and the places behind them."""
+        return {}
+
     def distances(self, first: int, last: int, state: FloatArray) -> FloatArray:
         """The squared distance of ``(D,)`` float32 ``state`` to each of ``[first, last)``; ``(last - first,)``."""
         states, halves, _ = self._wide
         found: FloatArray = 2 * (halves[first:last] - states[first:last] @ state) + state.dot(state)
         return found
 
-    def nearest(self, first: int, last: int, state: FloatArray) -> tuple[list[int], list[float], int]:
-        """The ``NEAREST`` of ``[first, last)``, of which there is one: places, weights, and a bucket of distance.
+    def nearest(self, span: tuple[int, int], state: FloatArray) -> tuple[list[int], list[float], int]:
+        """The ``NEAREST`` of ``[first, last)``, of which there is one: where in the text each goes on behind its token,
+        how far it is, and a bucket of distance.
 
-        Of a state that is no number all are equally far.
+        How far is half the squared distance less half the squared length of ``state``, which is the same for all. Of a
+        state that is no number all are equally far.
         """
-        states, halves, bounds = self._wide
-        found = halves[first:last] - states[first:last] @ state  # half the squared distance, but for the state's own
-        if last - first > NEAREST:
+        cut = self._spans.get(span)
+        if cut is None:
+            rows = slice(*span)
+            cut = self._spans[span] = self._wide[0][rows], self._wide[1][rows], self.place[rows] + 1
+        states, halves, places = cut
+        found = states @ state
+        np.subtract(halves, found, found)
+        if len(found) > NEAREST:
             chosen = found.argpartition(NEAREST)[:NEAREST]
-            near, places = found[chosen].tolist(), self.place[first + chosen].tolist()
-        else:
-            near, places = found.tolist(), self.place[first:last].tolist()
-        least = min(near)
+            found, places = found[chosen], places[chosen]
+        far: list[float] = found.tolist()
+        distance = 2 * min(far) + float(state.dot(state))
+        bucket = bisect_left(self._wide[2], distance) if distance == distance else len(QUANTILES)
+        return places.tolist(), far, bucket
+
+    def weigh(self, far: list[float], least: float) -> list[float]:
+        """What exemplars count that are so far, see :meth:`nearest`: 1 for the nearest one, which is at ``least``."""
         scale = 2 / self.width
-        weights = [max(LEAST, exp((least - one) * scale)) for one in near]
-        distance = 2 * least + float(state.dot(state))
-        return places, weights, sum([not distance <= bound for bound in bounds])
+        return [max(LEAST, exp((least - one) * scale)) for one in far]
 
     def only(self, rows: NDArray[np.int64]) -> Exemplars:
         """Some of them, rising."""

@@ -1,4 +1,4 @@
-"""Stage 5, graph: the compiled tables as arrays, their invariants, and the look-ups that a walk needs."""
+"""The compiled tables as arrays, their invariants, and the look-ups that a walk needs."""
 
 from __future__ import annotations
 
@@ -79,18 +79,23 @@ class Graph:
         """The node that ``token`` leads to from ``node``, else from any node, else ``NO_NODE``; binary search."""
         if not 0 <= token < self.vocab_size:  # a head can be wider than the vocabulary: the key would be another node's
             return NO_NODE
-        keys, targets = self._steps
-        for origin in (node, self.size):
-            key = origin * self.vocab_size + token
-            row = bisect_left(keys, key)
-            if row < len(keys) and keys[row] == key:
+        keys, targets, start = self._steps
+        anywhere = len(start) - 2
+        for origin in (node, anywhere) if node != NO_NODE else (anywhere,):
+            key, last = origin * self.vocab_size + token, start[origin + 1]
+            row = bisect_left(keys, key, start[origin], last)
+            if row < last and keys[row] == key:
                 return targets[row]
         return NO_NODE
 
     @cached_property
-    def _steps(self) -> tuple[Any, Any]:
-        """Keys and nodes of all steps, of which single items are read without a copy and quicker than an array's."""
-        return memoryview(self.step_key), memoryview(self.step_node)  # type: ignore[arg-type]
+    def _steps(self) -> tuple[Any, Any, list[int]]:
+        """Keys and nodes of all steps, and where the steps of each node begin.
+
+        Of memory views single items are read without a copy and quicker than from an array.
+        """
+        starts = np.searchsorted(self.step_key, np.arange(self.size + 2) * self.vocab_size).tolist()
+        return memoryview(self.step_key), memoryview(self.step_node), starts  # type: ignore[arg-type]
 
     @cached_property
     def walk(self) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""Stage 4, nodes: from a teacher state to the node it belongs to.
+"""From a teacher state to the node it belongs to.
 
 One rule, the nearest centroid, both labels the corpus at compile time and re-anchors while decoding.
 """
@@ -42,7 +42,9 @@ class Projection:
     def reduce(self, state: FloatArray) -> FloatArray:
         """The same of one ``(H,)`` float32 state, by one product: scaling and centring are done on what it gives."""
         square = float(state.dot(state)) / len(state)
-        reduced: FloatArray = (state @ self.basis) * np.float32(1 / sqrt(square + EPSILON)) - self._middle
+        reduced: FloatArray = state @ self.basis
+        reduced *= 1 / sqrt(square + EPSILON)
+        reduced -= self._middle
         return reduced
 
     @cached_property
@@ -107,7 +109,8 @@ class Nodes:
         reduced = self.projection.reduce(state)
         scores = [block @ reduced for block in self._blocks]
         products = scores[0] if len(scores) == 1 else np.concatenate(scores)
-        return int((products - self._half_norms).argmax()), reduced
+        products -= self._half_norms
+        return int(products.argmax()), reduced
 
     @cached_property
     def _blocks(self) -> list[FloatArray]:

@@ -46,23 +46,30 @@ class Recall:
             The position of the token behind it, and a length of 1, 2 or one of ``LENGTHS`` that the match has at least;
             ``(-1, 0)`` where the last token was never followed by anything.
         """
-        text, earlier = self.text, self._earlier
         place = self._newest.get(said[-2:], -1)
         if place < 0:
             place = self._behind.get(said[-1:], -1)
             return place, int(place >= 0)
-        found, best = -1, 0
+        text, earlier, least = self.text, self._earlier, said[-LENGTHS[0] :]
+        found, best = place, 2
         for _ in range(TRIED):
+            if place >= LENGTHS[0] and text.startswith(least, place - LENGTHS[0]):
+                length = _alike(text, place, said)
+                if length > best:
+                    found, best = place, length
+                    if length == LENGTHS[-1]:
+                        break
+            place = earlier[place]
             if place < 0:
                 break
-            length = 2
-            for longer in LENGTHS:
-                if place < longer or text[place - longer : place] != said[-longer:]:
-                    break
-                length = longer
-            if length > best:
-                found, best = place, length
-                if length == LENGTHS[-1]:
-                    break
-            place = earlier[place]
         return found, best
+
+
+def _alike(text: str, place: int, said: str) -> int:
+    """The longest of ``LENGTHS`` over which the ending of ``said`` stands before ``place`` too; else 2."""
+    length = 2
+    for longer in LENGTHS:
+        if place < longer or text[place - longer : place] != said[-longer:]:
+            break
+        length = longer
+    return length

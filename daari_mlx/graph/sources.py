@@ -1,4 +1,4 @@
-"""Stage 6, the sources of a draft: the walk, the nearest states, this text.
+"""The sources of a draft: the walk, the nearest states, this text.
 
 All of it is look-ups in lists and strings, but for finding the nearest states, once a round.
 """
@@ -35,9 +35,8 @@ class Edge:
 
     def push(self, token: int, moment: Moment) -> int:
         """See :class:`Source`."""
-        if token == self._voice >> CELL_BITS:
-            return self._stand(self._targets[self.node], moment)
-        return self._stand(self._step(self.node, token), moment)
+        on_edge = token == self._voice >> CELL_BITS
+        return self._stand(self._targets[self.node] if on_edge else self._step(self.node, token), moment)
 
     def _stand(self, node: int, moment: Moment) -> int:
         self.node = moment.node = node
@@ -53,7 +52,7 @@ class Near:
     def __init__(self, graph: Graph) -> None:
         self._kept, self._find, self._words = graph.exemplars, graph.exemplars_of, graph.words
         self._places: list[int] = []  # where each goes on that went along until the run began
-        self._weights: list[float] = []
+        self._far, self._least = list[float](), 0.0  # how far each of them is, and the nearest of all
         self._run, self._at = "", 0  # what they all say next, or most of them; how much of it was drafted
         self._voice, self._sure, self._distance = SILENT, 0, 0
 
@@ -63,8 +62,8 @@ class Near:
         if span is None or moment.state is None:
             self._places, self._voice = [], SILENT
             return SILENT
-        places, self._weights, self._distance = self._kept.nearest(*span, moment.state)
-        self._places = [place + 1 for place in places]
+        self._places, self._far, self._distance = self._kept.nearest(span, moment.state)
+        self._least = min(self._far)
         return self._look()
 
     def push(self, token: int, moment: Moment) -> int:
@@ -75,26 +74,32 @@ class Near:
             return voice
         if not self._places:
             return SILENT
-        said, words = chr(token), self._words
-        here = [place + self._at for place in self._places]
-        along = [k for k, place in enumerate(here) if words[place] == said]
-        self._places = [here[k] + 1 for k in along]
-        self._weights = [self._weights[k] for k in along]
+        said, words, on, ahead = chr(token), self._words, self._at + 1, self._places
+        along = [k for k, place in enumerate(ahead) if words[place + on - 1] == said]
+        if len(along) < len(ahead):
+            self._far = [self._far[k] for k in along]
+        self._places = [ahead[k] + on for k in along]
         return self._look()
 
     def _look(self) -> int:
         """Begin a run: what all of them say, as far as they are one; where they are not, what most say by weight."""
-        places, words, share = self._places, self._words, 1.0
-        ahead = [words[place : place + REACH] for place in places]
-        run = _common(min(ahead), max(ahead)) if places else ""
-        if places and not run:
-            mass: dict[str, float] = {}
-            for text, weight in zip(ahead, self._weights, strict=True):
-                mass[text[0]] = mass.get(text[0], 0.0) + weight
+        words, places, share = self._words, self._places, 1.0
+        self._at = 0
+        if not places:
+            self._voice = SILENT
+            return SILENT
+        heads = [words[place] for place in places]
+        if heads.count(heads[0]) == len(heads):
+            ahead = [words[place : place + REACH] for place in places]
+            run = _common(min(ahead), max(ahead))
+        else:
+            weights, mass = self._kept.weigh(self._far, self._least), dict[str, float]()
+            for head, weight in zip(heads, weights, strict=True):
+                mass[head] = mass.get(head, 0.0) + weight
             run = max(mass, key=mass.__getitem__)
-            share = mass[run] / sum(self._weights)
-        self._run, self._at = run, 0
-        if not run or run[0] == BREAK_CHARACTER:
+            share = mass[run] / sum(weights)
+        self._run = run
+        if run[0] == BREAK_CHARACTER:
             self._voice = SILENT
         else:
             self._sure = int(share * (SHARES - 1) + 1e-6) * DISTANCES + self._distance
@@ -139,10 +144,10 @@ class Copy:
     def _look(self, node: int) -> int:
         if self._place < 0 or self.recall.text[self._place] == BREAK_CHARACTER:
             self._voice = SILENT
-        else:
-            cell = LENGTH_OF[self._length if self._length < LONGEST else LONGEST] + self._habit[node]
-            self._voice = ord(self.recall.text[self._place]) << CELL_BITS | cell
-        return self._voice
+            return SILENT
+        cell = LENGTH_OF[self._length if self._length < LONGEST else LONGEST] + self._habit[node]
+        self._voice = voice = ord(self.recall.text[self._place]) << CELL_BITS | cell
+        return voice
 
 
 class Sources:

@@ -8,7 +8,7 @@ import numpy as np
 
 from daari_mlx.cost.curves import Curve
 from daari_mlx.cost.length import MAX_DRAFT, Cost, Trust, best_length
-from daari_mlx.draft.drafter import LONGEST_REST, WAKEFUL
+from daari_mlx.draft.drafter import rest_after
 from daari_mlx.graph.outlook import Heard, Outlook
 from daari_mlx.measure.replay import Answer, Replayed, Round
 
@@ -153,8 +153,7 @@ def _answer(heard: Heard, cost: Cost, most: int) -> Answer:
             idle, new = 0, [(length, accepted, min(accepted + 1, size - said))]
         else:
             idle += 1
-            rest = 0 if idle < WAKEFUL else min(2 ** (idle - WAKEFUL), LONGEST_REST)
-            new = [(0, 0, 1)] * min(rest + 1, size - said)
+            new = [(0, 0, 1)] * min(rest_after(idle) + 1, size - said)
         rounds += new
         emitted = sum(r[2] for r in new)
         for place, probability in enumerate(probabilities[: min(max(length, 1), emitted)]):

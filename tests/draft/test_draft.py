@@ -211,6 +211,7 @@ def counted_by(kind: type[np.ndarray], graph: Graph) -> None:
     object.__setattr__(nodes.projection, "basis", nodes.projection.basis.view(kind))
     nodes.__dict__["_blocks"] = [block.view(kind) for block in nodes._blocks]
     kept.__dict__["_wide"] = tuple(part.view(kind) if isinstance(part, np.ndarray) else part for part in kept._wide)
+    kept._spans.clear()
 
 
 @pytest.mark.parametrize("drafted", [1, 4, 32, 60])
