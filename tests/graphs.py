@@ -15,7 +15,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache
 
-from daari_mlx.compile.build import build_graph
+from daari_mlx.compile.build import build
 from daari_mlx.cost.length import Cost
 from daari_mlx.draft.drafter import Context, GraphDrafter
 from daari_mlx.graph.corpus import Corpus
@@ -160,7 +160,7 @@ def full_corpus(sequences: list[Said], seed: int = 0) -> Corpus:
 @cache
 def _full_graph(seed: int) -> Graph:
     corpus = full_corpus(full_sequences(seed=seed), seed)
-    return build_graph(full_nodes(), corpus, layer="final", vocab_size=FULL_VOCABULARY)
+    return build(full_nodes(), corpus, layer="final", vocab_size=FULL_VOCABULARY).graph
 
 
 def full_graph(seed: int = 0, teacher: dict[str, Any] | None = None) -> Graph:

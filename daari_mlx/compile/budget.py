@@ -1,4 +1,4 @@
-"""Stage 5, budget: what of a corpus fits into the bytes that a graph may have.
+"""What of a corpus fits into the bytes that a graph may have.
 
 What every draft needs comes first (nodes, edges, the steps taken most); single states, with the text that each went on
 with, get what is left.

@@ -1,4 +1,4 @@
-"""Stage 5, build: from nodes and a labelled corpus to a calibrated graph within its budget of bytes."""
+"""From nodes and a labelled corpus to a calibrated graph within its budget of bytes."""
 
 from __future__ import annotations
 
@@ -28,22 +28,6 @@ class Built:
     outlook: Outlook | None
 
 
-def build_graph(
-    nodes: Nodes,
-    corpus: Corpus,
-    *,
-    layer: int | str,
-    vocab_size: int,
-    seed: int = 0,
-    names: Sequence[str] = NAMES,
-    max_bytes: int = MAX_BYTES,
-) -> Graph:
-    """The graph of :func:`build`, whose arguments and errors these are."""
-    return build(
-        nodes, corpus, layer=layer, vocab_size=vocab_size, seed=seed, names=names, max_bytes=max_bytes, held_out=False
-    ).graph
-
-
 def build(
     nodes: Nodes,
     corpus: Corpus,
@@ -53,7 +37,6 @@ def build(
     seed: int = 0,
     names: Sequence[str] = NAMES,
     max_bytes: int = MAX_BYTES,
-    held_out: bool = True,
 ) -> Built:
     """Count all tables of a corpus, and calibrate the sources on parts of it that their tables do not know.
 
@@ -65,7 +48,6 @@ def build(
         seed: which sequences are held out together.
         names: the sources that are heard.
         max_bytes: that the graph may have, whatever the corpus.
-        held_out: whether to tell what was promised on those parts.
 
     Raises:
         DaariError: ``max_bytes`` does not even hold the nodes.
@@ -77,14 +59,13 @@ def build(
 
     def sources_of(some: Corpus) -> Sources:
         graph = count(some)
-        if held_out:
-            unaware.append(replace(graph))  # the arrays, without what look-ups make of them
+        unaware.append(replace(graph))  # the arrays, without what look-ups make of them
         return Sources(graph, names)
 
     arbiter = calibrate(corpus, sources_of, seed)
     if arbiter is None:
         return Built(count(corpus), None)
-    outlook = look_out(unaware, arbiter, corpus, *parts(len(corpus), seed)) if held_out else None
+    outlook = look_out(unaware, arbiter, corpus, *parts(len(corpus), seed))
     unaware.clear()
     return Built(replace(count(corpus), arbiter=arbiter), outlook)
 
@@ -92,7 +73,7 @@ def build(
 def count_graph(
     nodes: Nodes, corpus: Corpus, *, layer: int | str, vocab_size: int, max_bytes: int = MAX_BYTES
 ) -> Graph:
-    """The tables of a corpus, not calibrated yet; arguments are those of :func:`build_graph`."""
+    """The tables of a corpus, not calibrated yet; arguments are those of :func:`build`."""
     size, answers = len(nodes.centroids), corpus.answers()
     edge_start, edge_token, edge_probability, support = count_edges(
         corpus.labels[answers], corpus.tokens[answers], size, vocab_size

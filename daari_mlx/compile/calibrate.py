@@ -1,7 +1,7 @@
-"""Stage 6, calibrate: count on held-out sequences how often each source is right, and fit how their voices add up.
+"""Count on held-out sequences how often each source is right, and fit how their voices add up.
 
-The tables that are asked know nothing of the sequences that are tried on them; cells are drawn towards the cells they
-are part of, the more the rarer they are.
+The sequences that are tried are held out of the tables that they are tried on. The share of a rare cell is shrunk
+towards that of the cells it is part of.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FOLDS = 5  # parts of a small corpus, each tried on tables of the others
 TRIED = 100  # sequences tried a fold, at the most
 TRIED_ONCE = 300  # of the one fold of a large corpus
 ANCHORS = 16  # places of a sequence that drafts are started from
-PRIOR = 4.0  # observations that a cell is taken to have had of what it is part of
-DRAWN = 10.0  # how firmly a scene's own weights are drawn towards those of all scenes
+PRIOR = 4.0  # observations by which a cell's share is shrunk towards that of what it is part of
+DRAWN = 10.0  # how firmly a scene's weights are shrunk towards those of all scenes
 NEWTON_STEPS = 30
 _FLAT = 500.0  # log-odds beyond which an exponential leaves float64
 MIN_SEQUENCES = 20  # fewer leave nothing to hold back
@@ -189,7 +189,7 @@ def _columns(says: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np
 
 
 def _depart(features: NDArray[np.float64], known: NDArray[np.float64], right: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """What to add to a regression's weights for cases of one kind, drawn towards nothing; by Newton's method.
+    """What to add to a regression's weights for cases of one kind, shrunk towards zero; by Newton's method.
 
     Args:
         features: ``(C, F)``.
@@ -217,13 +217,13 @@ def _depart(features: NDArray[np.float64], known: NDArray[np.float64], right: ND
 def _loss(
     features: NDArray[np.float64], weights: NDArray[np.float64], known: NDArray[np.float64], right: NDArray[np.bool_]
 ) -> float:
-    """What :func:`_depart` makes least: the surprise of the cases, and how far the weights are from nothing."""
+    """What :func:`_depart` makes least: the log loss of the cases, and the squared length of the weights."""
     odds = known + features @ weights
     return float(np.logaddexp(0, odds).sum() - odds[right].sum() + DRAWN / 2 * weights @ weights)
 
 
 def _odds(cases: Cases, source: int, shape: tuple[int, ...]) -> FloatArray:
-    """Log-odds ``(cells, STEPS)`` that the source is right, each cell drawn towards those it is part of."""
+    """Log-odds ``(cells, STEPS)`` that the source is right, each cell shrunk towards those that it is part of."""
     speaks = cases.tokens[:, source] != SILENT
     cell = cases.cells[speaks, source] * STEPS + cases.buckets[speaks]
     right = cases.tokens[speaks, source] == cases.came[speaks]

@@ -1,7 +1,7 @@
-"""Stage 4, cluster: where nodes lie among the states, and which of very many states belongs to which node.
+"""Where nodes lie among the states, and which of very many states belongs to which node.
 
-Few nodes are found and given by comparing everything with everything. Of many, a state is compared only with those near
-its region, of some hundred regions: a tenth of the work, for the same drafts. Blocks of states go to threads with one
+With few nodes, every state is compared with every node. With many, it is compared only with the nodes near its region
+(there are some hundred regions): a tenth of the work, for the same drafts. Blocks of states go to threads with one
 BLAS thread each, so that the bytes do not depend on how many there are.
 """
 

@@ -1,7 +1,7 @@
-"""Stage 5, merge: what some graphs of one teacher counted, added up in one space of nodes.
+"""What some graphs of one teacher counted, added up in one space of nodes.
 
-A graph keeps shares, not the states they were counted on, so that what is added up are the counts that its tables tell:
-of edges exactly, of steps by their edge.
+A graph keeps shares, not the states that they were counted on. Counts are recovered from its tables: exactly for edges,
+and for steps by the count of their edge.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stage 5, from a labelled corpus to the tables of a graph: edges, steps, habits. Counting only."""
+"""From a labelled corpus to the tables of a graph: edges, steps, habits. Counting only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages 4 and 5 for more text: an extraction's states join a graph whose own states are gone, or two graphs join.
+"""More text for a graph: an extraction's states join a graph whose own states are gone, or two graphs join.
 
 The graph's projection and nodes stay as they are. New states that lie apart from all nodes get nodes of their own, as
 dense as a compilation makes them; tables are added up, and sources calibrated on new answers that are held out.
@@ -193,7 +193,7 @@ def _calibrated(graph: Graph) -> bool:
 
 
 def _heard(graph: Graph, names: Sequence[str]) -> Graph:
-    """The graph without exemplars that no source of these would read: their bytes go to steps and paths."""
+    """The graph without exemplars that no source of these would read: their bytes go to steps."""
     return graph if "near" in names else replace(graph, exemplars=Exemplars())
 
 

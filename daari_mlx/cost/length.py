@@ -1,4 +1,4 @@
-"""Stage 7, length: how far to draft, from the path's probabilities and what a forward over m rows costs.
+"""How far to draft, from the path's probabilities and what a forward over m rows costs.
 
 T(m) has cliffs and flat bands (kernels switch at row limits), so the choice is an argmax over every length, never a
 threshold on the probability.

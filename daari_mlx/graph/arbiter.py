@@ -2,8 +2,8 @@
 
 Each source's cell has a share of right tokens, counted on text that the graph had not seen. Who agrees with whom tells
 as much as how sure each is: every scene (which sources name a token, which another, which are silent) has a logistic
-regression of its own over the sources' log-odds. Taking the highest probability of any source would promise too much, and
-multiplying their odds even more, because they err together.
+regression of its own over the sources' log-odds. Taking the highest probability of any source would promise too much,
+and multiplying their odds even more, because they err together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stage 5, the labelled corpus: every answer's tokens, and the node of the state that chose each of them."""
+"""The labelled corpus: every answer's tokens, and the node of the state that chose each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage 6, outlook: what the graph promised on held-out answers, and what of it came true.
+"""What the graph promised on held-out answers, and what of it came true.
 
 The whole path that the sources propose is kept from every place of an answer, so that the rounds of a live run can be
 gone through afterwards under any T(m): see :mod:`daari_mlx.measure.forecast`.
@@ -27,13 +27,13 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.progress import bar
 from daari_mlx.ground.types import FloatArray
 
-DRAFT_TOKENS = 30_000  # that are listened to while compiling, about: a second
-ANSWERS = 400  # that are listened to while compiling, at the most
-PLACES = 256  # of an answer, from its head
-CHARACTERS = 40_000  # that a record may take
+DRAFT_TOKENS = 30_000  # that are proposed and judged while compiling, about: it takes a second
+ANSWERS = 400  # held-out answers that are gone through while compiling, at the most
+PLACES = 256  # tokens of an answer, from its head, ahead of which a path is proposed
+CHARACTERS = 40_000  # of a record, at the most
 ODDS_STEP = MAX_ODDS / 120  # log-odds between two promises of a record
 MAX_RECORD = 4 << 20  # bytes of a record unpacked
-BINS = 10  # of a reliability table
+BINS = 10  # rows of a reliability table
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Outlook:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all answers, as far as they were listened to."""
+        """Tokens of all answers ahead of which a path was proposed."""
         return sum(len(answer.promises) for answer in self.answers)
 
     def promises(self) -> Iterable[Promise]:

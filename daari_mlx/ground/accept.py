@@ -1,4 +1,4 @@
-"""Stage 9, accept: the longest agreeing prefix plus the teacher's own next token, and what is counted.
+"""The longest agreeing prefix plus the teacher's own next token, and what is counted.
 
 Integers only: nothing here knows where the draft or the verdicts come from.
 """

@@ -1,8 +1,8 @@
 """Baseline: what followed the longest ending of this text, in the corpus's answers and in the text itself.
 
-Two readings of the same tables: :class:`SuffixDrafter` calibrates matches by their length and lets T(m) choose how far
-to draft, as the graph does; :class:`SuffixDecoding` drafts by the rules and settings of the published method. Both
-learn as they go: each answer that was decoded joins the corpus.
+:class:`SuffixDrafter` calibrates matches by their length and lets T(m) choose how far to draft, as the graph does. It
+learns as it goes: each answer that was decoded joins the corpus. The published method on the same tables:
+scripts/bench/suffix_decoding.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from daari_mlx.ground.types import IntArray
 
 BREAK = -1
 LONGEST = 32  # tokens of a match: longer ones say no more
-DEPTH = 64  # tokens of match and draft together, as the published method has it
 FLOOR = 0.02  # a path less likely than this as a whole is not drafted further
 PRIOR, MEMORY = 4.0, 0.99  # of what is learnt about matches
 HELD_OUT, ANCHORS = 5, 16  # every so many-th answer, and places of it, that matches are first tried on
@@ -69,7 +68,7 @@ class History:
         return tokens[said], places[said]
 
 
-def _commonest(tokens: IntArray) -> tuple[int, int]:
+def commonest(tokens: IntArray) -> tuple[int, int]:
     """The commonest token and how often it came; the newest of equals, but the oldest where each came once."""
     counts = Counter(tokens.tolist())
     most = max(counts.values())
@@ -78,7 +77,7 @@ def _commonest(tokens: IntArray) -> tuple[int, int]:
     return next((token, most) for token in reversed(tokens.tolist()) if counts[token] == most)
 
 
-class _Texts:
+class Texts:
     """The corpus and the text at hand, kept up to date with a growing list of tokens.
 
     Args:
@@ -108,74 +107,6 @@ class _Texts:
         self.corpus.close()
 
 
-class SuffixDecoding:
-    """The published method (SuffixDecoding, arXiv:2411.04975), as ``arctic-inference`` 0.3.0 does it with paths.
-
-    Args:
-        answers: of the corpus.
-        factor: drafts are at most this many times as long as the match.
-        least: a path less likely than this as a whole, by plain counting, is not drafted further.
-    """
-
-    layer = None
-
-    def __init__(self, answers: Sequence[Sequence[int]], factor: float = 1.0, least: float = 0.1) -> None:
-        self.factor, self.least = factor, least
-        self._texts = _Texts(lead=0)
-        for answer in answers:
-            self._texts.learn(answer)
-
-    def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
-        """See :meth:`daari_mlx.draft.drafter.Drafter.draft`."""
-        self._texts.read(context.tokens)
-        own, corpus = (
-            self._best(history, context.tokens[-DEPTH:], limit) for history in (self._texts.own, self._texts.corpus)
-        )
-        _, tokens, probabilities = own if own[0] >= corpus[0] else corpus
-        each = [p / before for p, before in zip(probabilities, [1.0, *probabilities], strict=False)]
-        return Draft(tokens, each, ["suffix"] * len(tokens))
-
-    def _best(self, history: History, context: list[int], limit: int) -> tuple[float, list[int], list[float]]:
-        """Of the drafts behind every match, the one with the most expected tokens: these, draft, path probabilities."""
-        best: tuple[float, list[int], list[float]] = (0.0, [], [])
-        before, path = -1, _Path(history, np.zeros(0, np.intp))
-        for length, places in enumerate(history.endings(context, len(context) - 1), start=1):
-            if len(places) != before:  # as many places as before are the same ones
-                before, path = len(places), _Path(history, places)
-            most = min(limit, int(length * self.factor + 1e-6), DEPTH - length)
-            tokens, probabilities = path.first(most, self.least)
-            score = sum(probabilities, np.float32(0))
-            if score >= best[0]:
-                best = float(score), tokens, [float(p) for p in probabilities]
-        return best
-
-
-class _Path:
-    """The commonest continuation of some places, found as far as it is asked for, in float32 as elsewhere."""
-
-    def __init__(self, history: History, places: NDArray[np.intp]) -> None:
-        self._history, self._places, self._ended = history, places, False
-        self._tokens: list[int] = []
-        self._probabilities: list[np.float32] = []
-
-    def first(self, most: int, least: float | np.float32) -> tuple[list[int], list[np.float32]]:
-        """At most ``most`` tokens, each with the path's probability up to it, none below ``least``."""
-        least = np.float32(least)
-        path = self._probabilities[-1] if self._probabilities else np.float32(1)
-        while len(self._tokens) < most and not self._ended and path >= least:
-            tokens, places = self._history.following(self._places)
-            if len(tokens) == 0:
-                self._ended = True
-                break
-            token, count = _commonest(tokens)
-            path = path * (np.float32(count) / np.float32(len(self._places)))
-            self._tokens.append(token)
-            self._probabilities.append(path)
-            self._places = places[tokens == token] + 1
-        kept = sum(bool(p >= least) for p in self._probabilities[: max(most, 0)])
-        return self._tokens[:kept], self._probabilities[:kept]
-
-
 class SuffixDrafter:
     """The longest match in the corpus or in this text, believed as far as such matches came true.
 
@@ -199,7 +130,7 @@ class SuffixDrafter:
         shape = (2, LENGTHS, len(SHARES) + 1)  # corpus or this text, match's length, share of its places
         self._kept, self._judged = np.zeros(shape), np.zeros(shape)
         self._shown: tuple[int, list[int], list[tuple[int, int, int]]] = (0, [], [])
-        self._texts = _Texts(lead=1)
+        self._texts = Texts(lead=1)
         held = range(0, len(answers), HELD_OUT) if len(answers) >= HELD_OUT else range(0)
         for number, answer in enumerate(answers):
             if number not in held:
@@ -234,7 +165,7 @@ class SuffixDrafter:
                 following, places = histories[kind].following(places)
                 if length == 0:
                     break
-            token, count = _commonest(following)
+            token, count = commonest(following)
             share = sum(count / len(following) >= bound for bound in SHARES)
             cell = (kind, LENGTH_OF[length], share)
             chances.append(self._chance(cell))
@@ -275,7 +206,7 @@ class SuffixDrafter:
 
     def _try(self, prompt: list[int], answer: list[int]) -> None:
         """See how matches fare on an answer that the corpus does not know."""
-        texts, self._texts = self._texts, _Texts(lead=1)
+        texts, self._texts = self._texts, Texts(lead=1)
         self._texts.corpus = texts.corpus
         for place in sorted({round(k) for k in np.linspace(1, len(answer), ANCHORS, endpoint=False)}):
             said = prompt + answer[:place]

@@ -1,4 +1,4 @@
-"""Stage 1: JSONL, a folder or stdin -> token sequences + where the answer starts.
+"""JSONL, a folder or stdin -> token sequences + where the answer starts.
 
 A row is a chat ``{"messages": [...], "tools": [...]}``, a completion ``{"prompt": ..., "completion": ...}``
 or a text ``{"text": ...}``; one file may mix them. Prompts come out as mlx-lm's commands feed them.

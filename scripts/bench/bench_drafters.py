@@ -26,6 +26,7 @@ import numpy as np
 from hindsight import Hindsight
 from recording import SHORT, append, origin
 from stream_graphs import Made, bytes_for, graph_bytes, loudest
+from suffix_decoding import DEPTH, SuffixDecoding
 from tree_replay import fresh_table, replay_branching, replay_static
 
 from daari_mlx.cost.curves import CURVES, Curve
@@ -38,7 +39,7 @@ from daari_mlx.measure.baselines import OracleDrafter, RecyclingDrafter, StepCha
 from daari_mlx.measure.own_text import promised_on
 from daari_mlx.measure.replay import Replayed, replay
 from daari_mlx.measure.streams import Streams, load_streams
-from daari_mlx.measure.suffix import DEPTH, SuffixDecoding, SuffixDrafter
+from daari_mlx.measure.suffix import SuffixDrafter
 
 SETTINGS = list(product((1.0, 2.0, 4.0), (0.1, 0.3, 0.5, 0.7)))  # max_spec_factor, min_token_prob
 DRAWS = 2000  # of answers, for an interval

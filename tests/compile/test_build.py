@@ -24,7 +24,7 @@ from graphs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daari_mlx.compile.build import build_graph
+from daari_mlx.compile.build import build
 from daari_mlx.compile.calibrate import MIN_SEQUENCES
 from daari_mlx.draft.drafter import Context, GraphDrafter
 from daari_mlx.graph.arbiter import Arbiter, counted
@@ -38,7 +38,7 @@ from daari_mlx.ground.errors import DaariError
 
 
 def built(sequences: list[Said], **options: Any) -> Graph:
-    return build_graph(full_nodes(), full_corpus(sequences), layer="final", vocab_size=FULL_VOCABULARY, **options)
+    return build(full_nodes(), full_corpus(sequences), layer="final", vocab_size=FULL_VOCABULARY, **options).graph
 
 
 def test_the_same_corpus_gives_the_same_bytes() -> None:

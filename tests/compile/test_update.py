@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from daari_mlx.cli.main import app
 from daari_mlx.compile.budget import MAX_BYTES, few_prompts, most_prompts
-from daari_mlx.compile.build import build_graph, count_graph
+from daari_mlx.compile.build import build, count_graph
 from daari_mlx.compile.merge import Part, join_nodes, merge_tables, spacing
 from daari_mlx.compile.update import add_corpus, check_same, grow, merge_graphs
 from daari_mlx.graph.artifact import ARRAYS, read_stats, save_graph
@@ -129,7 +129,7 @@ OLDER = ("edge", "copy")  # the sources of a graph that has no single states
 def with_sources(names: tuple[str, ...], seed: int = 0, count: int = 60) -> Graph:
     """A graph with everything, whose arbiter hears these sources only."""
     corpus = full_corpus(full_sequences(count, seed=seed), seed)
-    graph = build_graph(full_nodes(), corpus, layer="final", vocab_size=FULL_VOCABULARY, names=names)
+    graph = build(full_nodes(), corpus, layer="final", vocab_size=FULL_VOCABULARY, names=names).graph
     return replace(graph, prompts=np.arange(seed * 1000, seed * 1000 + count, dtype=np.uint64))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_recall import naive_find as naive_recall
 
-from daari_mlx.compile.build import build_graph
+from daari_mlx.compile.build import build
 from daari_mlx.graph import recall
 from daari_mlx.graph import sources as sources_module
 from daari_mlx.graph.cells import LENGTH_OF, LENGTHS
@@ -193,7 +193,7 @@ def test_any_id_can_be_drafted_and_copied(offset: int) -> None:
 
     def graph_at(start: int) -> Graph:
         moved = [Said([t + start for t in s.before], [t + start for t in s.tokens], s.labels) for s in SAID[:25]]
-        return build_graph(full_nodes(), full_corpus(moved), layer="final", vocab_size=start + FULL_VOCABULARY)
+        return build(full_nodes(), full_corpus(moved), layer="final", vocab_size=start + FULL_VOCABULARY).graph
 
     def drafted(start: int) -> list[list[int]]:
         sources, found = Sources(graph_at(start)), []

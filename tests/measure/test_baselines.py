@@ -9,6 +9,7 @@ import pytest
 from graphs import random_graph
 from hypothesis import given
 from hypothesis import strategies as st
+from suffix_decoding import DEPTH, SuffixDecoding
 from test_replay import stream_of, streams_of
 
 from daari_mlx.cost.length import Cost
@@ -19,7 +20,7 @@ from daari_mlx.graph.source import CELL_BITS
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.measure.baselines import DRAFTERS, RecycledTokens, RecyclingDrafter, StepChances, hearing
 from daari_mlx.measure.replay import replay
-from daari_mlx.measure.suffix import DEPTH, LONGEST, History, SuffixDecoding, SuffixDrafter
+from daari_mlx.measure.suffix import LONGEST, History, SuffixDrafter
 
 FLAT = Cost((1, 64), (1.0, 1.0))
 ids = st.integers(0, 3)
