@@ -37,6 +37,7 @@ def build(
     seed: int = 0,
     names: Sequence[str] = NAMES,
     max_bytes: int = MAX_BYTES,
+    held_out: bool = True,
 ) -> Built:
     """Count all tables of a corpus, and calibrate the sources on parts of it that their tables do not know.
 
@@ -48,6 +49,7 @@ def build(
         seed: which sequences are held out together.
         names: the sources that are heard.
         max_bytes: that the graph may have, whatever the corpus.
+        held_out: whether to tell what was promised on those parts.
 
     Raises:
         DaariError: ``max_bytes`` does not even hold the nodes.
@@ -59,13 +61,14 @@ def build(
 
     def sources_of(some: Corpus) -> Sources:
         graph = count(some)
-        unaware.append(replace(graph))  # the arrays, without what look-ups make of them
+        if held_out:
+            unaware.append(replace(graph))  # the arrays, without what look-ups make of them
         return Sources(graph, names)
 
     arbiter = calibrate(corpus, sources_of, seed)
     if arbiter is None:
         return Built(count(corpus), None)
-    outlook = look_out(unaware, arbiter, corpus, *parts(len(corpus), seed))
+    outlook = look_out(unaware, arbiter, corpus, *parts(len(corpus), seed)) if held_out else None
     unaware.clear()
     return Built(replace(count(corpus), arbiter=arbiter), outlook)
 

@@ -20,6 +20,7 @@ from typing import Any
 from bench_drafters import SETTINGS, Arctic
 from recording import SHORT, append, origin
 from stream_graphs import Made
+from suffix_decoding import SuffixDecoding
 
 from daari_mlx.cost.curves import CURVES, Curve
 from daari_mlx.draft.drafter import GraphDrafter
@@ -28,7 +29,6 @@ from daari_mlx.learn.drafter import LearningDrafter
 from daari_mlx.learn.learner import Learner, Snapshot
 from daari_mlx.measure.replay import DrafterOf, Replayed, replay
 from daari_mlx.measure.streams import Stream, Streams, load_streams
-from daari_mlx.measure.suffix import SuffixDecoding
 
 WINDOWS = ((0, 5), (5, 10), (10, 20), (20, 30), (30, 50), (50, 100), (100, 150), (150, 200), (200, 300))
 COMPILED = {5: (5, 10), 10: (10, 20), 20: (20, 30), 30: (30, 50), 100: (100, 150), 300: (300, 330)}
