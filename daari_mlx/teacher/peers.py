@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +34,16 @@ class Watched:
     """This process, which is to become a rank, watched from outside from now on."""
 
     def __init__(self) -> None:
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            arguments = [str(os.getpid()), str(theirs.fileno())]
+        self._control, control = socket.socketpair()
+        self._signals, signals = socket.socketpair()
+        self._signals.setblocking(False)  # the interpreter's signal handler must not wait
+        with control, signals:
+            theirs = [control.fileno(), signals.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", watch.__file__, *arguments],
+                [sys.executable, "-I", "-S", watch.__file__, *map(str, [os.getpid(), *theirs])],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=theirs,
                 start_new_session=True,  # Ctrl-C is for the rank
             )
 
@@ -61,6 +66,23 @@ class Watched:
         for connection in found.values():  # the watch has its own handle on each
             connection.close()
         return missing
+
+    @contextmanager
+    def hears_signals(self) -> Iterator[None]:
+        """Signals that should end this process do so from outside in here, where Python may not run to hear them."""
+        if threading.current_thread() is not threading.main_thread() or self._process.poll() is not None:
+            yield
+            return
+        unheard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is signal.SIG_DFL]
+        for number in unheard:
+            signal.signal(number, signal.default_int_handler)
+        before = signal.set_wakeup_fd(self._signals.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            for number in unheard:
+                signal.signal(number, signal.SIG_DFL)
 
     def end(self, word: str) -> None:
         """Nobody waits for this rank any more.

@@ -2,7 +2,8 @@
 
 A rank that waits for another one waits inside MLX, where Python is not heard and nothing gives up: so its end comes
 from outside. Each rank's watch hears from the rank itself and, over TCP, from rank 0's watch; rank 0's hears from all
-and passes on what it hears. A rank that ends without a word, however it does, closes its connection. This file is run
+and passes on what it hears. A rank that ends without a word, however it does, closes its connection. Signals that a
+rank gets while it waits in MLX come to its watch too, which gives the reason before it ends the rank. This file is run
 as a script of its own and imports the standard library only.
 """
 
@@ -15,15 +16,18 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from math import inf
 
 START = 300.0  # seconds until all ranks are started and MLX has connected them
 MEET = 60.0  # seconds from then until they have found each other beside MLX
 MOST = 253  # connections that one message can carry
 GRACE = 2.0  # seconds in which a rank whose peer is gone may end by itself, with a message of its own
+NOTICE = 0.5  # the same of a rank that was told to stop
 RESUME = "What was written is whole: start the same launch again, it goes on from there."
 WORDS = {
     "gone": "Rank {rank} of this launch is gone.",
     "stopped": "Rank {rank} stopped; its message says why.",
+    "signal": "This rank was told to stop while it waited for the others.",
     "late": "The ranks of this launch did not find each other in time: one is gone, or was not started.",
 }
 
@@ -35,19 +39,21 @@ class Watch:
         process: its process id.
         control: what it says comes here in lines: ``rank RANK`` for its number when MLX has connected it, ``watch
             RANK ...`` with the connections to those ranks, then ``done`` or ``stopped``.
+        signals: the numbers of the signals that it gets while Python does not run come here, a byte each.
     """
 
-    def __init__(self, process: int, control: socket.socket) -> None:
+    def __init__(self, process: int, control: socket.socket, signals: socket.socket) -> None:
         self.rank, self.process = -1, process
-        self._control = control
+        self._control, self._signals = control, signals
         self._peers: dict[int, socket.socket] = {}
         self._heard: dict[int, bytes] = {}  # a line that has not come whole
         self._selector = selectors.DefaultSelector()
-        self._selector.register(control, selectors.EVENT_READ)
-        self._done = False
+        for own in (control, signals):
+            self._selector.register(own, selectors.EVENT_READ)
+        self._word = ""  # the last one of the rank: done, stopped
         self._running = True  # the rank
         self._deadline: float | None = time.monotonic() + START
-        self._why = WORDS["late"]
+        self._why = ""
 
     def run(self) -> None:
         """Until the rank has ended; rank 0's until all have."""
@@ -59,6 +65,8 @@ class Watch:
             for key, _ in self._selector.select(left):
                 if key.fileobj is self._control:
                     self._hear_rank()
+                elif key.fileobj is self._signals:
+                    self._hear_signal()
                 elif key.data in self._peers:
                     self._hear_peer(key.data)
 
@@ -77,18 +85,30 @@ class Watch:
                     self._heard[rank] = b""
                     self._selector.register(self._peers[rank], selectors.EVENT_READ, rank)
             else:  # done or stopped
-                self._done, self._deadline = word == "done", None
+                self._word, self._deadline = word, None
                 self._tell_all(f"{word} {self.rank}")
         if not said:
-            self._selector.unregister(self._control)
-            self._running = False
-            if not (self._done and self.rank == 0):  # rank 0's watch serves the others until they are done
-                for rank in list(self._peers):
-                    self._drop(rank)
+            self._rank_ended()
 
-    def _say(self) -> None:
+    def _hear_signal(self) -> None:
+        said = self._signals.recv(1 << 8)
+        if not said:
+            self._selector.unregister(self._signals)
+        elif {signal.SIGINT, signal.SIGTERM} & set(said):
+            self._end_within(NOTICE, WORDS["signal"])
+
+    def _rank_ended(self) -> None:
+        self._selector.unregister(self._control)
+        self._running = False
+        if not self._word and self.rank >= 0:
+            self._say(WORDS["gone"].format(rank=self.rank))
+        if not (self._word == "done" and self.rank == 0):  # rank 0's watch serves the others until they are done
+            for rank in list(self._peers):
+                self._drop(rank)
+
+    def _say(self, why: str) -> None:
         with suppress(OSError):
-            os.write(2, f"error: {self._why} {RESUME}\n".encode())
+            os.write(2, f"error: {self._why or why} {RESUME}\n".encode())
 
     def _hear_peer(self, peer: int) -> None:
         try:
@@ -110,9 +130,13 @@ class Watch:
         """``rank`` is gone, as the connection to ``teller`` shows."""
         self._drop(teller)
         self._tell_all(f"{how} {rank}")
-        if self._running and not self._done and self._deadline is None:
-            self._why = WORDS[how].format(rank=rank)
-            self._deadline = time.monotonic() + GRACE
+        self._end_within(GRACE, WORDS[how].format(rank=rank))
+
+    def _end_within(self, seconds: float, why: str) -> None:
+        """The rank ends in so many seconds at the latest, unless its part is done; the first reason is told."""
+        if self._running and self._word != "done":
+            self._deadline = min(self._deadline or inf, time.monotonic() + seconds)
+            self._why = self._why or why
 
     def _tell_all(self, line: str) -> None:
         for connection in self._peers.values():
@@ -127,16 +151,16 @@ class Watch:
 
     def _end_rank(self) -> None:
         if os.getppid() == self.process:  # else it has ended, and the number may be another's
-            self._say()
+            self._say(WORDS["late"])
             os.kill(self.process, signal.SIGKILL)
 
 
 def main() -> None:
-    """``watch.py PROCESS DESCRIPTOR``."""
+    """``watch.py PROCESS CONTROL SIGNALS``: a process id and two descriptors."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they are meant for the rank
         signal.signal(number, signal.SIG_IGN)
-    process, descriptor = map(int, sys.argv[1:])
-    Watch(process, socket.socket(fileno=descriptor)).run()
+    process, *descriptors = map(int, sys.argv[1:])
+    Watch(process, *(socket.socket(fileno=descriptor) for descriptor in descriptors)).run()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ when, is drawn by chance. A moment is a stage of the work and up to half a secon
 mlx.launch in one folder, where the others are ended by SIGTERM too, the rest by hand, where nobody ends them, with a
 folder for each rank, so that files go over the network in the end. The trial is sound when every rank ends within a
 minute, with a message and a status that is not 0, unless its part was done, and when one process then goes on in the
-folder of rank 0 to the bytes of a run that nobody disturbed.
+folder of rank 0 to the bytes of a run that nobody disturbed. Of ranks that mlx.launch started one has to say a message,
+once they have met.
 """
 
 from __future__ import annotations
@@ -89,6 +90,11 @@ class Launch:
     def work(self) -> Path:
         """The workdir of rank 0."""
         return self.folder / "work0"
+
+    @property
+    def has_met(self) -> bool:
+        """Whether all ranks have found each other."""
+        return all((self.folder / f"met{rank}").exists() for rank in range(self.ranks))
 
     def start(self, data: Path) -> None:
         """Begin the extraction."""
@@ -236,11 +242,11 @@ def _wrong(launch: Launch, victim: int, killed: bool) -> str:
         if "Traceback" in told:
             return f"a traceback, in log {rank}"
         status = launch.processes[rank].returncode
-        if not launch.by_hand or rank == victim:
+        if rank == victim if launch.by_hand else finished or not launch.has_met:
             continue
         if status != 0 and not any(words in told for words in TOLD):
             return f"rank {rank} ended by {status} without a message"
-        if status == rank == 0 and not finished:
+        if launch.by_hand and status == rank == 0 and not finished:
             return "rank 0 ended by 0 before the work was done"
     return ""
 

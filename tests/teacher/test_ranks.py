@@ -127,9 +127,7 @@ def test_ranks_with_folders_of_their_own_bring_all_to_rank_0(
 def test_a_rank_that_dies_leaves_work_that_is_resumed(extracts: Extract, reference: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     told = extracts(work, dying="1")
-    # within a collective the launcher's SIGTERM ends a rank before it can say more than the launcher itself does
-    said = ("the same command resumes", "start the same launch again", "Node with rank 1 exited with code -9")
-    assert any(words in told for words in said), told
+    assert any(words in told for words in ("the same command resumes", "start the same launch again")), told
     assert "Traceback" not in told and not Workdir(work).is_finished()
     assert "14 sequences" in extracts(work, ranks=1)
     assert contents(work) == contents(reference)

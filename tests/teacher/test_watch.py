@@ -112,10 +112,11 @@ def test_what_mlx_gives_when_a_rank_is_gone_is_not_taken_for_an_answer(run: Run)
 
 
 @pytest.mark.slow
-def test_a_signal_is_heard_in_a_collective(run: Run) -> None:
-    """As mlx.launch sends it, although the command has a handler of its own for it."""
-    work = """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+@pytest.mark.parametrize("handler", ["default_int_handler", "SIG_DFL"])
+def test_a_signal_is_heard_in_a_collective(handler: str, run: Run) -> None:
+    """As mlx.launch sends it, whether or not the command has a handler of its own for it."""
+    work = f"""
+    signal.signal(signal.SIGTERM, signal.{handler})
     crew.agree()
     if crew.rank == 1:
         wait()
@@ -127,9 +128,10 @@ def test_a_signal_is_heard_in_a_collective(run: Run) -> None:
         assert process.stdout is not None and process.stdout.readline() == "waits\n"
     time.sleep(0.5)
     first.send_signal(signal.SIGTERM)
-    first.communicate(timeout=ENDS)
-    second.communicate(timeout=ENDS)
-    assert (first.returncode, second.returncode) == (-signal.SIGTERM, -signal.SIGKILL)
+    told = [process.communicate(timeout=ENDS)[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (-signal.SIGKILL, -signal.SIGKILL)
+    assert f"error: This rank was told to stop while it waited for the others. {watch.RESUME}" in told[0]
+    assert f"error: {GONE.format(0)} {watch.RESUME}" in told[1]
 
 
 @pytest.mark.slow
