@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from daari_mlx.decode.generate import stream_generate
 from daari_mlx.decode.responses import GenerationResponse
 from daari_mlx.draft.drafter import Context
 from daari_mlx.draft.model import ModelDrafter, check_tokenizers
 from daari_mlx.ground.accept import Statistics, accept_block
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.evaluated import evaluated
 from daari_mlx.ground.given import check_whole
 from daari_mlx.teacher.follower import Follower
 from daari_mlx.teacher.judge import greedy
@@ -111,7 +110,7 @@ class SpeculativeModel:
         drafted = token_ids(draft)
         self._reader.renew()
         rows = self._reader.read([*token_ids(prefix), *drafted], len(drafted) + 1)
-        return [int(token) for token in np.array(greedy(rows)[0])]
+        return [int(token) for token in evaluated(greedy(rows)[0])]
 
     def stream(self, text: Text, max_tokens: int = 256, **options: Any) -> Generator[GenerationResponse, None, None]:
         """Stream an answer; ``options`` are those of :func:`daari_mlx.stream_generate` but graph and drafter."""

@@ -10,6 +10,7 @@ import mlx_lm
 import numpy as np
 
 from daari_mlx.decode.begun import processors_for
+from daari_mlx.ground.evaluated import evaluated
 from daari_mlx.measure.records import FAILED, IDENTICAL, TIE
 from daari_mlx.teacher.judge import LogitsProcessor
 from daari_mlx.teacher.load import Teacher
@@ -97,6 +98,6 @@ def first_difference(left: list[int], right: list[int]) -> int | None:
 def _gaps(teacher: Teacher, prompt: list[int], begun: int, token: int, options: dict[str, Any]) -> tuple[float, float]:
     """How far plain's best token after ``prompt`` lies above its second best and above ``token``, in nats."""
     *_, response = stream_plain(teacher, prompt, 1, begun=begun, **options)
-    logprobs = np.array(response.logprobs.astype(mx.float32))
+    logprobs = evaluated(response.logprobs.astype(mx.float32))
     second, best = np.partition(logprobs, -2)[-2:]
     return float(best - second), float(best - logprobs[token])

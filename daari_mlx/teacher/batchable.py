@@ -13,6 +13,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
+from daari_mlx.ground.evaluated import evaluated
 from daari_mlx.teacher.kept import keep
 from daari_mlx.teacher.quirks import model_type, refuses_blocks, refuses_unlike_rows
 from daari_mlx.teacher.ragged import RaggedCache, refuses_rows
@@ -101,6 +102,6 @@ def _read(model: nn.Module, which: list[int], token: int) -> list[mx.array]:
 
 def _apart(some: list[mx.array], others: list[mx.array]) -> float:
     """The greatest difference between logits, in standard deviations of a token's logits; not a number where one is."""
-    a, b = (np.concatenate([np.array(x.astype(mx.float32)) for x in rows]) for rows in (some, others))
+    a, b = (np.concatenate([evaluated(x.astype(mx.float32)) for x in rows]) for rows in (some, others))
     spread = b.std(axis=-1, keepdims=True)
     return float(np.max(np.abs(a - b) / np.maximum(spread, np.finfo(np.float32).tiny)))

@@ -12,9 +12,9 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from mlx.utils import tree_flatten
 
+from daari_mlx.ground.evaluated import evaluated
 from daari_mlx.ground.legible import visible
 from daari_mlx.teacher.kept import keep
 
@@ -121,7 +121,7 @@ def _hash_values(arrays: Iterable[mx.array]) -> str:
         taken = flat[:: max(1, flat.size // SAMPLES)][:SAMPLES]
         if mx.issubdtype(taken.dtype, mx.floating):
             taken = taken.astype(mx.float32)
-        digest.update(np.array(taken).tobytes())
+        digest.update(evaluated(taken).tobytes())
     return digest.hexdigest()[:32]
 
 

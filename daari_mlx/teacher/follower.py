@@ -15,6 +15,7 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import common_prefix_len
 
+from daari_mlx.ground.evaluated import evaluated
 from daari_mlx.teacher.judge import greedy
 from daari_mlx.teacher.kept import Stamp, stamp
 from daari_mlx.teacher.load import PREFILL_STEP_SIZE
@@ -125,8 +126,8 @@ class Follower:
             if number + 1 < length:
                 row = self._step(chosen)
         with _stream():
-            tokens = np.array(mx.concatenate([r[0] for r in rows])).tolist()
-            probabilities = np.array(mx.concatenate([r[1] for r in rows]).astype(mx.float32)).tolist()
+            tokens = evaluated(mx.concatenate([r[0] for r in rows])).tolist()
+            probabilities = evaluated(mx.concatenate([r[1] for r in rows]).astype(mx.float32)).tolist()
         self._held, self._row = [*text, *tokens[:-1]], row
         return tokens, probabilities
 

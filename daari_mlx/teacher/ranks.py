@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import socket
 import stat
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -24,6 +22,7 @@ import numpy as np
 
 from daari_mlx.ground import blas
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.evaluated import evaluated
 from daari_mlx.ground.files import whole
 from daari_mlx.teacher.peers import Watched
 from daari_mlx.teacher.watch import RESUME
@@ -187,7 +186,7 @@ class Ranks(Alone):
 
     def _all(self, row: Any) -> Any:
         """Every rank's ``(n,)`` array: ``(size, n)``."""
-        return _evaluated(mx.distributed.all_gather, row, self._group).reshape(self.size, -1)
+        return self._evaluated(mx.distributed.all_gather, row).reshape(self.size, -1)
 
     def _spread(self, content: bytes) -> bytes:
         """The one rank's bytes that are not empty, on every rank."""
@@ -197,8 +196,13 @@ class Ranks(Alone):
             sent = np.zeros(min(CHUNK, size - start), np.uint8)
             if content:
                 sent[:] = np.frombuffer(content, np.uint8, len(sent), start)
-            parts.append(_evaluated(mx.distributed.all_sum, sent, self._group).tobytes())
+            parts.append(self._evaluated(mx.distributed.all_sum, sent).tobytes())
         return b"".join(parts)
+
+    def _evaluated(self, collective: Any, given: Any) -> Any:
+        """What a collective call of MLX gives, as a NumPy array."""
+        with _peers(self._watched):
+            return evaluated(collective(mx.array(given), group=self._group))
 
 
 def launched() -> bool:
@@ -218,8 +222,12 @@ def crew(*, lockstep: bool = False) -> Alone:
     if not launched():
         return Alone()
     watched = Watched()
-    with _peers():
-        group = mx.distributed.init()
+    try:
+        with _peers(watched):
+            group = mx.distributed.init()
+    except BaseException:
+        watched.end("stopped")
+        raise
     if group.size() == 1:
         watched.end("done")
         return Alone()
@@ -252,29 +260,14 @@ def _write(path: Path, content: bytes) -> None:
             beside.write_bytes(content)
 
 
-def _evaluated(collective: Any, given: Any, group: mx.distributed.Group) -> Any:
-    """What a collective call of MLX gives, as a NumPy array."""
-    with _peers():
-        found = collective(mx.array(given), group=group)
-        mx.eval(found)  # np.array alone swallows what this raises, and gives what happens to be in memory
-        return np.array(found)
-
-
 @contextmanager
-def _peers() -> Iterator[None]:
-    """What MLX raises when a rank is gone, in words. Signals end the process: in there Python would not hear them."""
-    before: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {s: h for s in (signal.SIGINT, signal.SIGTERM) if callable(h := signal.getsignal(s))}
-    for number in before:
-        signal.signal(number, signal.SIG_DFL)
+def _peers(watched: Watched) -> Iterator[None]:
+    """What MLX raises when a rank is gone, in words; signals are heard by the watch."""
     try:
-        yield
+        with watched.hears_signals():
+            yield
     except RuntimeError as error:
         raise _in_words(error) from error
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _in_words(error: RuntimeError) -> DaariError:

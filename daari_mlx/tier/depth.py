@@ -15,10 +15,10 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from mlx.utils import tree_flatten
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.evaluated import evaluated
 
 COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
 PLACES = ("full_attn_idxs", "mlp_only_layers", "sliding_window_layers", "attn_layer_indices")  # lists of layers, from 0
@@ -205,7 +205,7 @@ def _kind(name: str, module: nn.Module) -> Any:
 
 def _digest(array: mx.array) -> str:
     values = array.astype(mx.float32) if mx.issubdtype(array.dtype, mx.floating) else array
-    return hashlib.sha256(np.array(values).tobytes()).hexdigest()
+    return hashlib.sha256(evaluated(values).tobytes()).hexdigest()
 
 
 def _name(model: nn.Module) -> str:
