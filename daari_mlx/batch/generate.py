@@ -160,10 +160,12 @@ def batch_generate(
     collected = _Collected(count, return_logprobs)
     start = time.perf_counter()
     with wired(model, engine.stream), bar(total=count, desc="answers", unit="answer", shown=verbose) as shown:
+        told = [shown.unit() for _ in requests]
         while len(engine):
             for event in engine.step():
                 collected.take(event)
-                shown.update(event.ended)
+                done, end = collected.tokens(event.uid), limits[event.uid]
+                told[event.uid](*(1, 1) if event.ended else (done, end))
     return collected.response(tokenizer, requests, engine.counts, time.perf_counter() - start, return_token_ids)
 
 
@@ -257,6 +259,10 @@ class _Collected:
             self._errors[place] = event.error
         self._caches[place] = event.prompt_cache
         self._alone = event.alone or self._alone
+
+    def tokens(self, place: int) -> int:
+        """How many tokens a row has."""
+        return len(self._ids[place])
 
     def response(
         self, tokenizer: Any, requests: list[Request], counts: Counts, seconds: float, ids: bool

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from daari_mlx.compile.workdir import Workdir
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import read_json, write_json
-from daari_mlx.ground.progress import bar
+from daari_mlx.ground.progress import Bar, bar
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.ranks import Alone
 from daari_mlx.text.data import Prompt, Sequence
@@ -67,7 +66,7 @@ def _read_answers(path: Path, count: int) -> list[list[int]]:
     return answers
 
 
-def _answer(teacher: Teacher, prompts: list[list[int]], max_tokens: int, progress: Any) -> list[list[int]]:
+def _answer(teacher: Teacher, prompts: list[list[int]], max_tokens: int, progress: Bar) -> list[list[int]]:
     """The greedy answers to some prompts, batched where mlx-lm can batch this model's cache."""
     from mlx_lm.generate import BatchGenerator
     from mlx_lm.models.cache import make_prompt_cache
@@ -85,19 +84,36 @@ def _answer(teacher: Teacher, prompts: list[list[int]], max_tokens: int, progres
     try:
         uids = generator.insert(prompts, max_tokens=budgets)
         answers: dict[int, list[int]] = {uid: [] for uid in uids}
-        while responses := generator.next_generated():
-            for response in responses:
-                answers[response.uid].append(int(response.token))
-                progress.update(response.finish_reason is not None)
+        prefilled, told = dict.fromkeys(uids, 0), {uid: progress.unit() for uid in uids}
+        ends = {uid: len(p) + n for uid, p, n in zip(uids, prompts, budgets, strict=True)}  # in tokens, at the latest
+        while any(both := generator.next()):
+            for read in both[0]:
+                prefilled[read.uid] = read.progress[0]
+                told[read.uid](read.progress[0], ends[read.uid])
+            for response in both[1]:
+                uid, answer = response.uid, answers[response.uid]
+                answer.append(int(response.token))
+                done = ends[uid] if response.finish_reason is not None else prefilled[uid] + len(answer)
+                told[uid](done, ends[uid])
     finally:
         generator.close()
     return [answers[uid] for uid in uids]
 
 
-def _answer_alone(teacher: Teacher, prompt: list[int], max_tokens: int, progress: Any) -> list[int]:
+def _answer_alone(teacher: Teacher, prompt: list[int], max_tokens: int, progress: Bar) -> list[int]:
     import mlx_lm
 
-    steps = mlx_lm.stream_generate(teacher.model, teacher.tokenizer, prompt, max_tokens=max_tokens)
-    answer = [response.token for response in steps]
-    progress.update(1)
+    answer: list[int] = []
+    told, end = progress.unit(), len(prompt) + max_tokens
+    steps = mlx_lm.stream_generate(
+        teacher.model,
+        teacher.tokenizer,
+        prompt,
+        max_tokens=max_tokens,
+        prompt_progress_callback=lambda done, _: told(done, end),
+    )
+    for response in steps:
+        answer.append(response.token)
+        told(len(prompt) + len(answer), end)
+    told(end, end)
     return answer

@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from daari_mlx.ground.progress import Told
 from daari_mlx.ground.types import FloatArray
 from daari_mlx.teacher.load import PREFILL_STEP_SIZE, Teacher
 from daari_mlx.teacher.quirks import blocks_until
@@ -75,11 +76,15 @@ class Reader:
         self._limit = blocks_until(teacher.model)
         self._prefixes: OrderedDict[tuple[int, ...], list[Any]] = OrderedDict()
 
-    def states(self, pieces: list[Piece]) -> list[FloatArray]:
-        """For each piece its ``(L - first, H)`` float32 states; the same bits for the same pieces."""
+    def states(self, pieces: list[Piece], told: Told = lambda *_: None) -> list[FloatArray]:
+        """For each piece its ``(L - first, H)`` float32 states; the same bits for the same pieces.
+
+        ``told`` is called with (pieces done, pieces).
+        """
         found: dict[int, FloatArray] = {}
         for batch in self.plan(pieces):
             found.update(zip(batch, self.together([pieces[i] for i in batch]), strict=True))
+            told(len(found), len(pieces))
         return [found[i] for i in range(len(pieces))]
 
     def plan(self, pieces: list[Piece]) -> list[list[int]]:

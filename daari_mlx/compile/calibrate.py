@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import REACH
 from daari_mlx.graph.source import CELL, CELL_BITS, SHAPES, SILENT
 from daari_mlx.graph.sources import Sources
-from daari_mlx.ground.progress import bar
+from daari_mlx.ground.progress import Bar, bar
 from daari_mlx.ground.types import FloatArray
 
 FOLDS = 5  # parts of a small corpus, each tried on tables of the others
@@ -104,7 +103,7 @@ def parts(sequences: int, seed: int) -> tuple[list[NDArray[np.int64]], int]:
     return [np.sort(order[fold * size : (fold + 1) * size]) for fold in range(folds)], tried
 
 
-def try_sources(sources: Sources, corpus: Corpus, progress: Any) -> Cases:
+def try_sources(sources: Sources, corpus: Corpus, progress: Bar) -> Cases:
     """Let the sources name tokens along the sequences of a corpus that they do not know."""
     voices: list[list[int]] = []
     buckets: list[int] = []
@@ -123,7 +122,7 @@ def try_sources(sources: Sources, corpus: Corpus, progress: Any) -> Cases:
                 came.append(token)
                 sources.push(token, moment)
         row, prompt = row + rows, prompt + before
-        progress.update(1)
+        progress.update()
     said_by = np.array(voices, np.int64).reshape(-1, len(sources.all))
     return Cases(
         (said_by >> CELL_BITS).astype(np.int32),

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daari_mlx.graph.nodes import half_norms, nearest
+from daari_mlx.ground.progress import bar
 from daari_mlx.ground.types import FloatArray, IntArray
 
 MIN_NODES, MAX_NODES = 64, 8192
@@ -76,17 +77,27 @@ def _settle(sample: FloatArray, sizes: NDArray[np.int64], centroids: FloatArray,
         centres: ``(G, D)``, of the regions.
     """
     ends = np.cumsum(sizes)
-    for _ in range(MANY_STEPS):
-        regions = Regions.of(centroids, centres, NEAR_FIT)
+    with bar(total=MANY_STEPS * len(centres), desc="placing nodes", unit="region") as progress:
+        for _ in range(MANY_STEPS):
+            regions = Regions.of(centroids, centres, NEAR_FIT)
 
-        def label(region: int, regions: Regions = regions) -> IntArray:
-            return regions.inside(region, sample[ends[region] - sizes[region] : ends[region]])
+            def label(region: int, regions: Regions = regions) -> IntArray:
+                return regions.inside(region, sample[ends[region] - sizes[region] : ends[region]])
 
-        labels = np.concatenate(list(in_threads(label, range(len(centres)))))
-        order = _order(labels)
-        taken, first, states = np.unique(labels[order], return_index=True, return_counts=True)
-        centroids = centroids.copy()
-        centroids[taken] = np.add.reduceat(sample[order], first) / states[:, None].astype(np.float32)
+            found = []
+            for labels in in_threads(label, range(len(centres))):
+                found.append(labels)
+                progress.update()
+            centroids = _moved(centroids, np.concatenate(found), sample)
+    return centroids
+
+
+def _moved(centroids: FloatArray, labels: IntArray, sample: FloatArray) -> FloatArray:
+    """Centroids at the mean of the states that are theirs; those that have none stay."""
+    order = _order(labels)
+    taken, first, states = np.unique(labels[order], return_index=True, return_counts=True)
+    centroids = centroids.copy()
+    centroids[taken] = np.add.reduceat(sample[order], first) / states[:, None].astype(np.float32)
     return centroids
 
 

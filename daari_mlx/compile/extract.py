@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -29,7 +29,7 @@ from daari_mlx.graph.nodes import Projection, fit_projection
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import DiskFull, load_arrays, read_json, remove, save_arrays, write_json
 from daari_mlx.ground.lock import Lock
-from daari_mlx.ground.progress import bar
+from daari_mlx.ground.progress import Bar, bar
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.ranks import Alone
 from daari_mlx.teacher.tap import tap_model
@@ -146,8 +146,9 @@ def _fill(
     reader = Reader(teacher, options.layer, _layout(teacher, parts, workdir, options.layer, crew))
     chosen = time.perf_counter()
     shards = [workdir.shard_path(k) for k in range(len(parts))]
-    with _progress(parts, crew.mine(shards), crew) as done:
-        sampled = _sample(reader, parts, workdir, options, crew, done)
+    label = "states" if crew.size == 1 else f"states, rank 0 of {crew.size}"
+    with bar(total=_tokens(parts, crew.mine(shards)), desc=label, unit="tok", shown=crew.rank == 0) as shown:
+        sampled = _sample(reader, parts, workdir, options, crew, shown)
         projection = workdir.read_projection()
         if crew.rank == 0:
             for number in range(sampled):
@@ -156,11 +157,12 @@ def _fill(
                     save_arrays(shards[number], reduce(load_arrays(raw), projection))
         crew.agree()
         crew.in_turn(lambda: remove(workdir.raw_path(0).parent))  # of ranks with folders of their own
-        for number in crew.mine(shards):
-            arrays = reduce(read(reader, parts[number]), projection)
+        left = crew.mine(shards)
+        shown.expect(_tokens(parts, left))
+        for number in left:
+            arrays = reduce(read(reader, parts[number], shown.unit(parts[number].tokens)), projection)
             crew.still_together()
             save_arrays(shards[number], arrays)
-            done(parts[number])
     crew.gather(shards)
     if crew.rank == 0:
         write_json(
@@ -229,7 +231,7 @@ def _sample(
     workdir: Workdir,
     options: ExtractOptions,
     crew: Alone,
-    done: Callable[[Part], None],
+    shown: Bar,
 ) -> int:
     """Take unreduced states of the first parts and fit the projection on them; return how many parts."""
     count, taken = 0, 0
@@ -239,10 +241,9 @@ def _sample(
     path, raw = workdir.projection_path, [workdir.raw_path(k) for k in range(count)]
     if not crew.told("fitted" if path.exists() else ""):
         for number in crew.mine(raw):
-            arrays = read(reader, parts[number])
+            arrays = read(reader, parts[number], shown.unit(parts[number].tokens))
             crew.still_together()
             save_arrays(raw[number], arrays)
-            done(parts[number])
         crew.gather(raw)
         if crew.rank == 0:
             fitted = fit_projection(np.concatenate([load_arrays(p)["states"] for p in raw]), options.dimensions)
@@ -251,17 +252,6 @@ def _sample(
     return count
 
 
-@contextmanager
-def _progress(parts: list[Part], left: list[int], crew: Alone) -> Iterator[Callable[[Part], None]]:
-    """A function to call with each part that is done; rank 0 shows a bar of its own share."""
-    states = 0
-    label = "states" if crew.size == 1 else f"states, rank 0 of {crew.size}"
-    with bar(total=sum(parts[k].tokens for k in left), desc=label, unit="tok", shown=crew.rank == 0) as shown:
-
-        def done(part: Part) -> None:
-            nonlocal states
-            states += part.states
-            shown.set_postfix_str(f"{states:,} states", refresh=False)
-            shown.update(part.tokens)
-
-        yield done
+def _tokens(parts: list[Part], some: list[int]) -> int:
+    """The tokens of some parts."""
+    return sum(parts[k].tokens for k in some)

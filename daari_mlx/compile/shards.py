@@ -9,6 +9,7 @@ import numpy as np
 from daari_mlx.compile.batches import Piece, Reader
 from daari_mlx.graph.nodes import Projection
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.progress import Told
 from daari_mlx.ground.types import FloatArray
 from daari_mlx.text.data import Sequence
 from daari_mlx.text.identity import prompt_key
@@ -59,13 +60,16 @@ def cut(sequences: list[Sequence], size: int, seed: int) -> list[Part]:
     return [Part([sequences[i] for i in some], [shared[i] for i in some]) for some in chosen]
 
 
-def read(reader: Reader, part: Part) -> dict[str, np.ndarray]:
+def read(reader: Reader, part: Part, told: Told = lambda *_: None) -> dict[str, np.ndarray]:
     """The arrays of one shard, with unreduced ``states`` ``(R, H)`` float32 in place of ``reduced``.
+
+    Args:
+        told: called with (sequences done, sequences).
 
     Raises:
         DaariError: the teacher gave something that is no number.
     """
-    states = reader.states(part.pieces)
+    states = reader.states(part.pieces, told)
     for sequence, found in zip(part.sequences, states, strict=True):
         check_numbers(found, sequence)
     return {"states": np.concatenate(states), **rows_of(part.sequences)}

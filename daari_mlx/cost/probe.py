@@ -24,7 +24,7 @@ from daari_mlx.ground import blas
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import read_json, write_json
 from daari_mlx.ground.given import check_whole
-from daari_mlx.ground.progress import bar
+from daari_mlx.ground.progress import Bar, bar
 from daari_mlx.teacher.fingerprint import context_length, fingerprint_model
 from daari_mlx.teacher.quirks import forward_rows
 from daari_mlx.teacher.rewind import Checkpoint
@@ -110,25 +110,30 @@ def measure(
     few = tuple(m for m in rows if m in LONG_ROWS or m == rows[-1])
     spreads: list[float] = []
     cache, start = make_prompt_cache(model), time.perf_counter()
-    total = -(-context // CHUNK) + (repeats + 1) * len(rows)
-    with bar(total=total, desc="timing forwards, once for this model", unit="forward") as progress:
+    forwards = _chunks(context) + (1 + repeats) * len(rows) + bool(longer)
+    with bar(total=forwards, desc="timing forwards, once for this model", unit="forward") as progress:
         fill(model, cache, 0, context, progress)
         seconds = _curve(model, cache, rows, repeats, progress, spreads)
         filled, curves = context, []
-        a_token = _rate(model, cache, context) if longer else 0.0
+        a_token = _rate(model, cache, context, progress) if longer else 0.0
         for end in longer:
             left = (end - filled) * a_token + (repeats + 1) * sum(seconds[rows.index(m)] for m in few)
             if not filled < end <= room or left > LONG_SECONDS:
                 break
-            progress.total += -(-(end - filled) // CHUNK) + (repeats + 1) * len(few)
+            progress.expect(_chunks(end - filled) + (1 + repeats) * len(few))
             fill(model, cache, filled, end, progress)
             curves.append((end, few, _curve(model, cache, few, repeats, progress, spreads)))
             filled = end
-        progress.set_postfix_str(f"{time.perf_counter() - start:.1f} s in all")
+        progress.note(f"{time.perf_counter() - start:.1f} s in all")
     return ProbeRecord(key_of(model), rows, seconds, max(spreads), context, repeats, tuple(curves))
 
 
-def fill(model: nn.Module, cache: list[Any], filled: int, end: int, progress: Any = None) -> None:
+def _chunks(tokens: int) -> int:
+    """The forwards of :func:`fill`."""
+    return -(-tokens // CHUNK)
+
+
+def fill(model: nn.Module, cache: list[Any], filled: int, end: int, progress: Bar | None = None) -> None:
     """Bring a cache of ``filled`` tokens to ``end``."""
     while filled < end:
         size = min(CHUNK, end - filled)
@@ -136,31 +141,31 @@ def fill(model: nn.Module, cache: list[Any], filled: int, end: int, progress: An
         mx.eval([c.state for c in cache])
         filled += size
         if progress is not None:
-            progress.update(1)
+            progress.update()
 
 
-def _rate(model: nn.Module, cache: list[Any], context: int) -> float:
+def _rate(model: nn.Module, cache: list[Any], context: int, progress: Bar) -> float:
     """Seconds a token on the way to a longer context; the cache is as before."""
     size = min(CHUNK, context)
     checkpoint, start = Checkpoint(cache, size), time.perf_counter()
-    fill(model, cache, context, context + size)
+    fill(model, cache, context, context + size, progress)
     seconds = time.perf_counter() - start
     checkpoint.drop(size)
     return seconds / size
 
 
 def _curve(
-    model: nn.Module, cache: list[Any], rows: tuple[int, ...], repeats: int, progress: Any, spreads: list[float]
+    model: nn.Module, cache: list[Any], rows: tuple[int, ...], repeats: int, progress: Bar, spreads: list[float]
 ) -> tuple[float, ...]:
     """The median seconds of a forward over each m on this cache; their spreads are added to ``spreads``."""
     times: dict[int, list[float]] = {m: [] for m in rows}
     for m in rows:  # warm up: kernels are compiled and buffers allocated at the first use of a shape
         timed(model, cache, m)
-        progress.update(1)
+        progress.update()
     for _ in range(repeats):
         for m in rows:
             times[m].append(timed(model, cache, m))
-            progress.update(1)
+            progress.update()
     spreads.extend(_spread(t) for t in times.values())
     return tuple(statistics.median(times[m]) for m in rows)
 

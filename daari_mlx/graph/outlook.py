@@ -236,7 +236,7 @@ def look_out(
                 found = listen(knowing, *answer, ends)
                 drafted = sum(len(promise.probabilities) for promise in found.promises)
                 left -= drafted
-                progress.update(drafted)
+                progress.update(min(drafted, left + drafted))
                 heard.append(found)
     return Outlook(tuple(heard))
 

@@ -3,45 +3,139 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, Self
+
+Told = Callable[[float, float], None]  # called with (done, end), see Bar.unit
+_ROUNDING = 1e-6  # of shares that are added up
+
+
+class _Units(float):
+    """So many units, some of them in part: the bar shows the parts, the text next to it whole units."""
+
+    def __str__(self) -> str:
+        return str(int(self + _ROUNDING))
+
+
+@cache
+def _drawn() -> Any:
+    """A tqdm bar that counts in :class:`_Units`."""
+    from huggingface_hub.utils import tqdm
+
+    class Drawn(tqdm):
+        n = property(lambda self: self._units, lambda self, n: setattr(self, "_units", _Units(n)))
+
+    return Drawn
+
+
+class Bar:
+    """What :func:`bar` gives: a loop over items, or a bar that is moved by hand, to be entered by ``with``.
+
+    It never stands beyond its total. When the work ends without an error, what was announced and not needed falls
+    away: the bar is full.
+
+    Attributes:
+        n: units that are done, parts of units included.
+        items: what to loop over, where the bar is not moved by hand.
+        total: how many there are; None where it is not known.
+    """
+
+    def __init__(self, drawn: Any, items: Iterable[Any]) -> None:
+        self._drawn, self._items = drawn, items
+        self.n: float = 0
+        self.total: float | None = drawn.total
+
+    def update(self, units: float = 1) -> None:
+        """So many more units are done, or parts of units."""
+        self._move(self.n + units)
+
+    def unit(self, size: float = 1) -> Told:
+        """Something to do that takes long by itself.
+
+        Args:
+            size: how many units it stands for.
+
+        Returns:
+            A function to be told of (done, end): how far it is. Where its end is not known yet (less than 1), the bar
+            waits for it.
+        """
+        share = 0.0
+
+        def reach(done: float, end: float) -> None:
+            nonlocal share
+            reached = size * min(done / end, 1) if end >= 1 else 0.0
+            if reached > share:
+                moved, share = reached - share, reached
+                self._move(self.n + moved)
+
+        return reach
+
+    def expect(self, units: float) -> None:
+        """So many units are left from here on, whatever was said before."""
+        self.total = self._drawn.total = round(self.n) + units
+
+    def note(self, text: str) -> None:
+        """Say something behind the bar."""
+        self._drawn.set_postfix_str(text, refresh=False)
+
+    def close(self, *, finished: bool = True) -> None:
+        """Leave the bar as it stands, or full where the work is ``finished``."""
+        if finished and self.total is not None:
+            self.n = self.total = round(self.n)
+            self._drawn.n, self._drawn.total = self.n, self.total
+        self._drawn.close()
+
+    def _move(self, to: float) -> None:
+        if self.total is not None:
+            to = min(to, self.total)
+        moved, self.n = to - self.n, to
+        self._drawn.update(moved)
+
+    def __iter__(self) -> Iterator[Any]:
+        with self:
+            for item in self._items:
+                yield item
+                self.update()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self.close(finished=kind is None)
 
 
 def bar(
-    iterable: Iterable[Any] | None = None,
+    items: Sequence[Any] = (),
     *,
     total: float | None = None,
     desc: str,
     unit: str,
-    initial: float = 0,
     delay: float = 0.5,
     shown: bool = True,
-) -> Any:
+) -> Bar:
     """A tqdm bar on stderr; nothing is drawn for work that ends within ``delay`` seconds.
 
     Args:
-        iterable: what to loop over, or None for a bar that is moved by ``.update(n)``.
+        items: what to loop over, where the bar is not moved by hand.
         total: how many ``unit`` there are; None where it is not known.
         desc: what is being done, in words.
         unit: the unit of the rate that is shown, e.g. ``"tok"``.
-        initial: how many were done in an earlier run.
         shown: whether to draw it at all.
     """
-    from huggingface_hub.utils import tqdm
-
-    return tqdm(
-        iterable,
-        total=total,
+    drawn = _drawn()(
+        total=len(items) or total,
         desc=desc,
         unit=unit,
-        initial=initial,
         file=sys.stderr,
         disable=not shown,
         delay=delay,
         dynamic_ncols=True,
         unit_scale=unit == "tok",
         mininterval=0.2,
+        miniters=0,
     )
+    return Bar(drawn, items)
 
 
 def note(text: str) -> None:

@@ -15,7 +15,7 @@ from daari_mlx.decode.options import DraftLength
 from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.progress import bar
+from daari_mlx.ground.progress import Told, bar
 from daari_mlx.measure.bench import check_prompts, environment, subject
 from daari_mlx.measure.identity import bound_of, compare
 from daari_mlx.teacher.load import Teacher
@@ -70,22 +70,25 @@ def run_batch_bench(
     graph = attach(graph, teacher.model, teacher.tokenizer)
     overlap = check_prompts(teacher, graph, prompts, max_tokens, allow_overlap)
     ids = [prompt.tokens for prompt in prompts]
-    alone = [_alone(teacher, prompt, max_tokens) for prompt in bar(ids, desc="one at a time", unit="prompt")]
+    with bar(total=len(ids), desc="one at a time", unit="prompt") as shown:
+        alone = [_alone(teacher, prompt, max_tokens, shown.unit()) for prompt in ids]
     bound, found = bound_of(alone[0][1]), []
-    for size in bar(sizes, desc="benchmark", unit="size"):
-        runs: dict[str, list[Run]] = {arm: [] for arm in ARMS}
-        drafted: BatchResponse | None = None
-        for number in range(repeats):
-            for arm in ARMS if number % 2 == 0 else ARMS[::-1]:
-                run, response = _pass(arm, teacher, graph, ids, size, max_tokens, num_draft_tokens)
-                runs[arm].append(run)
-                drafted = response if arm == "drafted" else drafted
-        assert drafted is not None and drafted.token_ids is not None
-        verdicts = [
-            compare(teacher, prompt, plain, own, max_tokens, bound).verdict
-            for prompt, (plain, _), own in zip(ids, alone, drafted.token_ids, strict=True)
-        ]
-        found.append(_figures(size, runs, verdicts, drafted))
+    with bar(total=len(sizes) * repeats * len(ARMS), desc="benchmark", unit="pass") as passed:
+        for size in sizes:
+            runs: dict[str, list[Run]] = {arm: [] for arm in ARMS}
+            drafted: BatchResponse | None = None
+            for number in range(repeats):
+                for arm in ARMS if number % 2 == 0 else ARMS[::-1]:
+                    run, response = _pass(arm, teacher, graph, ids, size, max_tokens, num_draft_tokens)
+                    runs[arm].append(run)
+                    drafted = response if arm == "drafted" else drafted
+                    passed.update()
+            assert drafted is not None and drafted.token_ids is not None
+            verdicts = [
+                compare(teacher, prompt, plain, own, max_tokens, bound).verdict
+                for prompt, (plain, _), own in zip(ids, alone, drafted.token_ids, strict=True)
+            ]
+            found.append(_figures(size, runs, verdicts, drafted))
     return {
         "what": "many answers at once",
         "command": command,
@@ -102,9 +105,13 @@ def run_batch_bench(
     }
 
 
-def _alone(teacher: Teacher, prompt: list[int], max_tokens: int) -> tuple[list[int], mx.Dtype]:
+def _alone(teacher: Teacher, prompt: list[int], max_tokens: int, told: Told) -> tuple[list[int], mx.Dtype]:
     """What mlx-lm answers to one prompt by itself, without the end token, and the type of its log-probabilities."""
-    responses = list(mlx_lm.stream_generate(teacher.model, teacher.tokenizer, prompt, max_tokens=max_tokens))
+    responses = []
+    for response in mlx_lm.stream_generate(teacher.model, teacher.tokenizer, prompt, max_tokens=max_tokens):
+        responses.append(response)
+        told(len(responses), max_tokens)
+    told(1, 1)
     said = [response.token for response in responses]
     return said[:-1] if responses[-1].finish_reason == "stop" else said, responses[-1].logprobs.dtype
 

@@ -27,7 +27,7 @@ from daari_mlx.ground import blas
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.given import check_draft_length, check_max_tokens, check_whole
-from daari_mlx.ground.progress import bar
+from daari_mlx.ground.progress import Told, bar
 from daari_mlx.measure.identity import Verdict, bound_of, compare, stream_plain
 from daari_mlx.measure.records import BenchRecord, Row
 from daari_mlx.teacher.fingerprint import describe
@@ -99,9 +99,6 @@ def run_bench(
         remembering = graph_drafter(alone, teacher.model, teacher.tokenizer, num_draft_tokens)
         drafting |= {"graph": None, "drafter": remembering}
     ours = _ours(teacher, max_tokens, drafting, shared)
-    for prompt in prompts[:warmup]:
-        _timed(plain, prompt.tokens, seed)
-        _timed(ours, prompt.tokens, seed)
     about = {
         "command": command,
         **environment(),
@@ -113,14 +110,22 @@ def run_bench(
         "warmup": min(warmup, len(prompts)),
         "overlap": overlap,
     }
-    rows = []
-    for number, prompt in enumerate(bar(prompts, desc="benchmark", unit="prompt")):
-        order = (plain, ours) if number % 2 == 0 else (ours, plain)
-        runs = {arm: _timed(arm, prompt.tokens, seed) for arm in order}
-        base, own = runs[plain], runs[ours]
-        bound = bound_of(base.dtype)
-        verdict = compare(teacher, prompt.tokens, base.ids, own.ids, max_tokens, bound, **shared)
-        rows.append(_row(prompt, base, own, verdict, plain_first=order[0] is plain))
+    rows, uncounted = [], prompts[:warmup]
+    with bar(total=2 * len(uncounted) + 2 * len(prompts), desc="benchmark", unit="answer") as shown:
+
+        def run(arm: Arm, prompt: Prompt) -> _Run:
+            return _timed(arm, prompt.tokens, seed, max_tokens, shown.unit())
+
+        for prompt in uncounted:
+            run(plain, prompt)
+            run(ours, prompt)
+        for number, prompt in enumerate(prompts):
+            order = (plain, ours) if number % 2 == 0 else (ours, plain)
+            runs = {arm: run(arm, prompt) for arm in order}
+            base, own = runs[plain], runs[ours]
+            bound = bound_of(base.dtype)
+            verdict = compare(teacher, prompt.tokens, base.ids, own.ids, max_tokens, bound, **shared)
+            rows.append(_row(prompt, base, own, verdict, plain_first=order[0] is plain))
     about |= {"dtype": str(base.dtype).removeprefix("mlx.core."), "drafting_off": own.statistics.drafting_off}
     return BenchRecord(about, bound, tuple(rows))
 
@@ -177,15 +182,17 @@ def _ours(teacher: Teacher, max_tokens: int, drafting: dict[str, Any], shared: d
     return ours
 
 
-def _timed(arm: Arm, prompt: list[int], seed: int) -> _Run:
-    """One answer, with garbage collected before it and not during it."""
+def _timed(arm: Arm, prompt: list[int], seed: int, max_tokens: int, told: Told) -> _Run:
+    """One answer, with garbage collected before it and not during it; ``told`` how far it is."""
     prefilled = last = 0.0
+    end = 0 if max_tokens < 0 else len(prompt) + max_tokens
 
     def progress(done: int, total: int) -> None:
         # Both arms tell right after evaluating the cache that it holds all prompt tokens but the last.
         nonlocal prefilled
         if done == total - 1:
             prefilled = perf_counter()
+        told(done, end)
 
     steps, counts = [], Statistics()
     mx.random.seed(seed)
@@ -197,10 +204,12 @@ def _timed(arm: Arm, prompt: list[int], seed: int) -> _Run:
             last = perf_counter()
             counts = getattr(response, "statistics", counts)  # plain's responses have none
             steps.append((response.token, response.from_draft, counts.forwards, counts.drafted))
+            told(len(prompt) + len(steps), end)
     finally:
         gc.enable()
         # Plain has started one forward more than it needs: let it end here, not within the other arm's time.
         mx.synchronize(importlib.import_module("mlx_lm.generate").generation_stream)
+    told(1, 1)
     ids, dtype = [step[0] for step in steps], response.logprobs.dtype
     return _Run(ids, _rounds(steps), counts, dtype, last - prefilled, last - start)
 

@@ -74,9 +74,11 @@ def compare_drafters(
         )
     pairs = [(name, curve) for curve in curves for name in drafters]
     results = []
-    for name, curve in bar(pairs, desc="replay", unit="run"):
-        found = replay(streams, DRAFTERS[name](graph, curve.cost, streams.ends), most=curve.most)
-        results.append({"drafter": name, "curve": curve.name, **found.as_dict(curve.cost)})
+    with bar(total=len(pairs) * len(streams.items), desc="replay", unit="answer") as progress:
+        for name, curve in pairs:
+            drafter_of = DRAFTERS[name](graph, curve.cost, streams.ends)
+            found = replay(streams, drafter_of, most=curve.most, told=progress.update)
+            results.append({"drafter": name, "curve": curve.name, **found.as_dict(curve.cost)})
     return {
         "command": command,
         **environment(),

@@ -112,19 +112,26 @@ class Replayed:
         }
 
 
-def replay(streams: Streams, drafter_of: DrafterOf, *, most: int = NO_LIMIT) -> Replayed:
+def replay(
+    streams: Streams, drafter_of: DrafterOf, *, most: int = NO_LIMIT, told: Callable[[], None] = lambda: None
+) -> Replayed:
     """Run a drafter over every stream, as :func:`daari_mlx.decode.loop.generate_step` would.
 
     Args:
         streams: what the teacher said.
         drafter_of: who drafts on a stream; it may look at nothing of the stream that has not been said.
         most: the most tokens that may be drafted, e.g. what a T(m) was measured for.
+        told: called after each stream.
 
     Raises:
         DaariError: the drafter reads a layer that was not recorded.
     """
     options = Options(max_tokens=streams.max_tokens, context_length=streams.context_length)
-    return Replayed(tuple(_answer(stream, drafter_of(stream), options, most) for stream in streams.items))
+    answers = []
+    for stream in streams.items:
+        answers.append(_answer(stream, drafter_of(stream), options, most))
+        told()
+    return Replayed(tuple(answers))
 
 
 def _answer(stream: Stream, drafter: Drafter, options: Options, most: int) -> Answer:

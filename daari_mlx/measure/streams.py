@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.evaluated import evaluated
 from daari_mlx.ground.files import load_arrays, save_arrays
 from daari_mlx.ground.given import check_max_tokens
-from daari_mlx.ground.progress import bar
+from daari_mlx.ground.progress import Told, bar
 from daari_mlx.ground.regular import check_regular
 from daari_mlx.ground.types import FloatArray, IntArray
 from daari_mlx.teacher.judge import greedy
@@ -112,19 +113,24 @@ def record(teacher: Teacher, prompts: Sequence[Prompt], layers: Sequence[int | s
     check_max_tokens(max_tokens)
     taps = {layer: tap_model(teacher.model, layer)[0] for layer in layers}
     ends = tuple(sorted(teacher.tokenizer.eos_token_ids))
-    shown = bar(prompts, desc="streams", unit="prompt")
-    items = tuple(
-        replace(
-            _answer(teacher, prompt.tokens, taps, ends, max_tokens),
-            known_as=prompt_key(prompt.tokens, prompt.identity),
+    with bar(total=len(prompts), desc="streams", unit="prompt") as shown:
+        items = tuple(
+            replace(
+                _answer(teacher, prompt.tokens, taps, ends, max_tokens, shown.unit()),
+                known_as=prompt_key(prompt.tokens, prompt.identity),
+            )
+            for prompt in prompts
         )
-        for prompt in shown
-    )
     return Streams(items, max_tokens, teacher.context_length, ends, teacher.fingerprint())
 
 
 def _answer(
-    teacher: Teacher, prompt: list[int], taps: dict[int | str, Tap], ends: tuple[int, ...], max_tokens: int
+    teacher: Teacher,
+    prompt: list[int],
+    taps: dict[int | str, Tap],
+    ends: tuple[int, ...],
+    max_tokens: int,
+    told: Told,
 ) -> Stream:
     import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache
@@ -141,19 +147,22 @@ def _answer(
             logits: mx.array = teacher.model(mx.array([ids], dtype=mx.uint32), cache=cache)[0, -1:]
         states = {layer: states[-1][0, -1].astype(mx.float32) for layer, states in seen.items()}
         mx.eval(logits, states, [c.state for c in cache])
-        rows.append((likeliest(np.array(logits.astype(mx.float32))[0]), {k: np.array(s) for k, s in states.items()}))
+        rows.append((likeliest(evaluated(logits.astype(mx.float32))[0]), {k: np.array(s) for k, s in states.items()}))
         return logits
 
-    ahead = prompt[:-1]
+    ahead, end = prompt[:-1], 0 if max_tokens < 0 else len(prompt) + max_tokens
     for start in range(0, len(ahead), PREFILL_STEP_SIZE):
         forward(ahead[start : start + PREFILL_STEP_SIZE])
+        told(min(start + PREFILL_STEP_SIZE, len(ahead)), end)
     rows = rows[-1:]  # of prefill only what its end shows
     tokens = list(prompt)
     limit = teacher.context_length
     while len(tokens) - len(prompt) != max_tokens and (limit is None or len(tokens) < limit):
-        tokens.append(int(np.array(greedy(forward([tokens[-1]]))[0])[0]))
+        tokens.append(int(evaluated(greedy(forward([tokens[-1]]))[0])[0]))
+        told(len(tokens), end)
         if tokens[-1] in ends:
             break
+    told(1, 1)
     if not ahead:
         rows.insert(0, (rows[0][0], {layer: np.zeros_like(state) for layer, state in rows[0][1].items()}))
     return Stream(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from daari_mlx.ground.accept import TEACHER
 from daari_mlx.ground.legible import visible
-from daari_mlx.ground.progress import bar
+from daari_mlx.ground.progress import Bar, bar
 from daari_mlx.ground.progress import note as note
 from daari_mlx.show.shades import is_dumb
 
@@ -219,7 +219,7 @@ def stream_answer(responses: Iterable[GenerationResponse], *, verbose: bool, jso
 @contextmanager
 def prefill_bar() -> Iterator[Callable[[int, int], None]]:
     """A callback for mlx-lm's ``prompt_progress_callback`` that draws a bar on stderr where prefill takes long."""
-    drawn: list[Any] = []
+    drawn: list[Bar] = []
 
     def report(done: int, total: int) -> None:
         if not drawn:
@@ -232,7 +232,7 @@ def prefill_bar() -> Iterator[Callable[[int, int], None]]:
         yield report
     finally:
         for shown in drawn:
-            shown.close()
+            shown.close(finished=False)
 
 
 def bench_text(record: dict[str, Any]) -> str:

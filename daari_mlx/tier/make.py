@@ -10,7 +10,7 @@ import contextlib
 import sys
 import tempfile
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -67,24 +67,18 @@ def make_tier(
     who = teacher.fingerprint()
     fuse(teacher.model)
     model, config = quantised(teacher.model, config, how.bits, how.group_size)
+    units = _units(model, config, how.drop_layers)
     cost = machine.measured_cost(teacher.model)
     with tempfile.TemporaryDirectory() as folder:
         sequences = answer_prompts(teacher, prompts, Workdir(folder), how.max_tokens)
-    units = [] if how.drop_layers == 0 else droppable_units(model, config)
-    if how.drop_layers != "auto" and units and how.drop_layers % len(units[0]):
-        raise DaariError(
-            f"--drop-layers is {how.drop_layers}, but layers of this model can only go {len(units[0])} at a time, as "
-            "they alternate in kind: give a multiple of that, or auto."
-        )
     read, read_config_ = _for_reading(model, config)
     full = weight_bytes(teacher.model)
     most = None if how.drop_layers == "auto" else how.drop_layers
-    with bar(desc="leaving layers out", unit="tier", total=None) as progress:
+    with bar(desc="leaving layers out", unit="answer") as progress:
 
         def measure(dropped: tuple[int, ...]) -> Measured | None:
-            progress.update(1)
             try:
-                return agreement(without_layers(read, read_config_, dropped)[0], sequences)
+                return agreement(without_layers(read, read_config_, dropped)[0], sequences, progress.update)
             except CannotDrop:
                 return None
 
@@ -104,6 +98,27 @@ def make_tier(
         _save(beside, teacher, tier, config)
         write_json(beside / TIER, record)
     return record
+
+
+def _units(model: nn.Module, config: Config, wanted: int | str) -> list[tuple[int, ...]]:
+    """What can be left out, when as many layers as are ``wanted`` can be; told before anything is measured.
+
+    Raises:
+        DaariError: they cannot.
+    """
+    if wanted == 0:
+        return []
+    units = droppable_units(model, config)
+    size, layers = len(units[0]), layer_count(model)
+    most = min(size * len(units), (layers - 1) // size * size)
+    if isinstance(wanted, int) and wanted > most:
+        raise DaariError(f"--drop-layers is {wanted}: of the {layers} layers of this model {most} can be left out.")
+    if isinstance(wanted, int) and wanted % size:
+        raise DaariError(
+            f"--drop-layers is {wanted}, but layers of this model can only go {size} at a time, as they alternate in "
+            "kind: give a multiple of that, or auto."
+        )
+    return units
 
 
 def check_target(out: str | Path, replace: bool = True) -> None:
@@ -167,11 +182,12 @@ def weight_bytes(model: nn.Module) -> int:
     return sum(value.nbytes for _, value in _parameters(model))
 
 
-def agreement(model: nn.Module, sequences: list[Sequence]) -> Measured:
+def agreement(model: nn.Module, sequences: list[Sequence], told: Callable[[], None] = lambda: None) -> Measured:
     """Where a drafting model's greedy token is the next one of each answer; what prompts share is read once.
 
     Args:
         sequences: prompts with the teacher's own answers.
+        told: called after each.
     """
     follower = Follower(model)
     agrees: list[list[bool]] = []
@@ -183,6 +199,7 @@ def agreement(model: nn.Module, sequences: list[Sequence]) -> Measured:
         mx.eval(tokens, best)
         agrees.append((np.array(tokens) == np.array(answer)).tolist())
         promises.append(np.array(best).tolist())
+        told()
     return Measured(agrees, promises)
 
 

@@ -38,7 +38,7 @@ def only(*names: str) -> Any:
 
 
 def bar() -> Any:
-    return SimpleNamespace(update=lambda _: None)
+    return SimpleNamespace(update=lambda: None)
 
 
 def cases_of(chance: dict[str, np.ndarray], count: int, seed: int, *, speaks: float = 0.8) -> Cases:

@@ -219,13 +219,6 @@ def test_what_the_command_refuses(tiny_teacher_path: Path, rows: Path, tmp_path:
     assert run("--model", tiny_teacher_path, "--data", tmp_path / "no.jsonl", "--out", tmp_path / "t").exit_code == 1
 
 
-@pytest.mark.usefixtures("quick_cost")
-def test_more_layers_than_there_are_cannot_go(teacher: Teacher, rows: Path, tmp_path: Path) -> None:
-    with pytest.raises(DaariError, match="Only 2 layers"):
-        made(teacher, rows, tmp_path / "tier", drop_layers=3)
-    assert not (tmp_path / "tier").exists()
-
-
 def test_drafts_that_end_where_the_drafter_is_unsure_are_shorter_and_more_often_right() -> None:
     agrees = [True] * 5 + [False] + [True] * 4
     sure = [True] * 5 + [False] + [True] * 4
@@ -233,3 +226,14 @@ def test_drafts_that_end_where_the_drafter_is_unsure_are_shorter_and_more_often_
     assert (bold.tokens, bold.passes, bold.drafted, bold.accepted) == (10, 2, 12, 9)
     assert (careful.tokens, careful.passes, careful.drafted, careful.accepted) == (10, 2, 9, 9)
     assert replayed(agrees, 8, 100, [False] * 10).drafted == 0
+
+
+@pytest.mark.parametrize("wanted", [3, 999])
+def test_more_layers_than_can_go_are_refused_before_the_teacher_answers(
+    wanted: int, teacher: Teacher, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cost_of", "answer_prompts"):
+        monkeypatch.setattr(f"daari_mlx.tier.make.{name}", lambda *_: pytest.fail("something was measured"))
+    with pytest.raises(DaariError, match=f"--drop-layers is {wanted}: of the 3 layers of this model 2 can be left out"):
+        made(teacher, rows, tmp_path / "tier", drop_layers=wanted)
+    assert not (tmp_path / "tier").exists()
