@@ -1,4 +1,4 @@
-"""Values that could not be computed are an error, never what happens to be in memory (see tests/teacher/test_watch.py)."""
+"""Values that could not be computed are an error, never what happens to be in memory."""
 
 from __future__ import annotations
 
