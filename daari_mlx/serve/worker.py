@@ -22,6 +22,7 @@ from daari_mlx.batch.engine import BatchEngine
 from daari_mlx.batch.request import Event, Request
 from daari_mlx.draft.drafter import Drafter
 from daari_mlx.draft.predicted import PredictedDrafter
+from daari_mlx.ground.evaluated import evaluated
 from daari_mlx.ground.wired import wired
 from daari_mlx.serve.caches import PromptCaches
 from daari_mlx.serve.errors import ApiError
@@ -336,7 +337,7 @@ def _news(ticket: Ticket, event: Event, now: float) -> News:
         return News(ticket.index, [], None, Figures(), now, event.error)
     told: list[tuple[float, tuple[tuple[int, float], ...]]] = []
     if ticket.logprobs is not None:
-        rows = np.array(mx.stack([response.logprobs for response in responses]).astype(mx.float32))
+        rows = evaluated(mx.stack([response.logprobs for response in responses]).astype(mx.float32))
         told = [(float(row[r.token]), _top(row, ticket.logprobs)) for row, r in zip(rows, responses, strict=True)]
     tokens = [
         Token(int(r.token), r.text, r.source, *(told[k] if told else (None, ()))) for k, r in enumerate(responses)
