@@ -232,8 +232,8 @@ def test_drafts_that_end_where_the_drafter_is_unsure_are_shorter_and_more_often_
 def test_more_layers_than_can_go_are_refused_before_the_teacher_answers(
     wanted: int, teacher: Teacher, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("cost_of", "answer_prompts"):
-        monkeypatch.setattr(f"daari_mlx.tier.make.{name}", lambda *_: pytest.fail("something was measured"))
+    for name in ("cost.machine.measured_cost", "tier.make.answer_prompts"):
+        monkeypatch.setattr(f"daari_mlx.{name}", lambda *_: pytest.fail("something was measured"))
     with pytest.raises(DaariError, match=f"--drop-layers is {wanted}: of the 3 layers of this model 2 can be left out"):
         made(teacher, rows, tmp_path / "tier", drop_layers=wanted)
     assert not (tmp_path / "tier").exists()
