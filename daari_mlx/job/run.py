@@ -202,7 +202,7 @@ class _Run:
                     output.write_early(row, line) if job.unordered else output.advance()
                 done.take(answer)
                 done.seconds = time.perf_counter() - start
-                shown.set_postfix_str(_figures(done), refresh=False)
+                shown.note(_figures(done))
                 shown.update(1)
                 if job.max_errors is not None and done.failed > job.max_errors:
                     raise DaariError(
