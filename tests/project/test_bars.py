@@ -12,7 +12,7 @@ import pytest
 from graphs import Compiled, write_rows
 
 from daari_mlx.batch.generate import batch_generate
-from daari_mlx.compile import answers, batches, cluster, extract, layers
+from daari_mlx.compile import answers, batches, cluster, extract
 from daari_mlx.compile.compiler import compile_graph
 from daari_mlx.compile.options import ExtractOptions
 from daari_mlx.compile.workdir import Workdir
@@ -177,13 +177,6 @@ def test_compiling(bars: dict[str, Recorded], compiled: Compiled, monkeypatch: p
     assert bars["placing nodes"].announced == [cluster.MANY_STEPS * 2]
     assert {"nodes", "calibration", "held-out answers"} <= set(bars)
     assert bars["held-out answers"].reached > 0
-
-
-def test_choosing_a_layer(bars: dict[str, Recorded], compiled: Compiled) -> None:
-    layers.choose_layer(compiled.teacher, compiled.sequences[: layers.LEAST], 8, seed=0)
-    tried = len(layers.candidates(compiled.teacher))
-    assert bars["layers"].announced[0] == layers.LEAST * (1 + tried)
-    assert len(bars["layers"].stood) == 1 + layers.LEAST * (1 + tried)
 
 
 def test_reading_rows(bars: dict[str, Recorded], teacher: Teacher, data: Path) -> None:
