@@ -132,6 +132,7 @@ class Answering:
         self._first = asyncio.create_task(self._news.get())
         await asyncio.wait([self._first], timeout=EARLY)
         if self._first.done() and (error := self._first.result().error) is not None:
+            self._finish = "error"
             raise error_of(error)
 
     async def _next(self, patience: float) -> News | None:

@@ -19,14 +19,14 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from daari_mlx import __version__
 from daari_mlx.serve.answering import ClientGone
 from daari_mlx.serve.chat import chat
 from daari_mlx.serve.completions import completions
-from daari_mlx.serve.errors import ApiError, error_of
+from daari_mlx.serve.errors import ApiError, Json, error_of
 from daari_mlx.serve.messages import count_tokens, messages
 from daari_mlx.serve.responses import responses
 from daari_mlx.serve.service import Service
@@ -117,7 +117,7 @@ class _Guard:
         """An endpoint that answers a body."""
 
         async def endpoint(http: HttpRequest) -> Response:
-            path, anthropic = http.url.path, http.url.path.startswith("/v1/messages")
+            path, anthropic = http.scope["path"], http.scope["path"].startswith("/v1/messages")
             try:
                 self._check_origin(http)
                 salt = self._salt(http)
@@ -141,7 +141,10 @@ class _Guard:
         origin = http.headers.get("origin")
         if origin is not None and not self._origin.fullmatch(origin):
             raise ApiError(403, f"Pages of {origin} may not ask this server: start it with --allowed-origins.")
-        host = urlsplit(f"//{http.headers.get('host', '')}").hostname or ""
+        try:
+            host = urlsplit(f"//{http.headers.get('host', '')}").hostname or ""
+        except ValueError as error:
+            raise ApiError(400, "The Host of this request is none.") from error
         if self._local and host not in (*LOOPBACK, "testserver"):
             raise ApiError(403, f"This server answers to localhost, not to {host!r}: start it with --host.")
 
@@ -177,11 +180,11 @@ def _health(service: Service, http: HttpRequest) -> Response:
     state = "ok" if worker.healthy else "failed"
     state = "draining" if worker.healthy and worker.draining else state
     body = {"status": state, "failure": worker.failure, "running": worker.running, "queued": worker.queued}
-    return JSONResponse(body, 200 if state == "ok" else 503)
+    return Json(body, 200 if state == "ok" else 503)
 
 
 def _models(service: Service, http: HttpRequest) -> Response:
-    return JSONResponse({"object": "list", "data": [_card(service, name) for name in _listed(service)]})
+    return Json({"object": "list", "data": [_card(service, name) for name in _listed(service)]})
 
 
 def _listed(service: Service) -> list[str]:
@@ -189,7 +192,7 @@ def _listed(service: Service) -> list[str]:
 
 
 def _model(service: Service, http: HttpRequest) -> Response:
-    return JSONResponse(_card(service, service.check_model(http.path_params["name"])))
+    return Json(_card(service, service.check_model(http.path_params["name"])))
 
 
 def _card(service: Service, name: str) -> dict[str, Any]:
@@ -210,10 +213,10 @@ def _metrics(service: Service, http: HttpRequest) -> Response:
 
 
 def _requests(service: Service, http: HttpRequest) -> Response:
-    return JSONResponse({"requests": [record.as_dict() for record in reversed(service.book.newest)]})
+    return Json({"requests": [record.as_dict() for record in reversed(service.book.newest)]})
 
 
 async def _not_found(http: HttpRequest, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    told = f"There is no {http.method} {http.url.path} here."
-    return ApiError(status, told, code="not_found").response(http.url.path.startswith("/v1/messages"))
+    told = f"There is no {http.method} {http.scope['path']} here."
+    return ApiError(status, told, code="not_found").response(http.scope["path"].startswith("/v1/messages"))

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from daari_mlx.serve.answering import Answering, Totals, Whole, daari, event, stream, unless_gone, wholes
 from daari_mlx.serve.asking import MOST_TOP, Chat, ask, choice_of
-from daari_mlx.serve.errors import ApiError
+from daari_mlx.serve.errors import ApiError, Json
 from daari_mlx.serve.fields import Fields, Loose, OpenAIFields, read
 from daari_mlx.serve.formats import ResponseFormat
 from daari_mlx.serve.parts import Call, Chunk, Piece
@@ -74,11 +74,11 @@ async def chat(service: Service, http: HttpRequest, body: bytes, salt: str) -> R
     """Answer a chat."""
     fields = read(ChatFields, body)
     asked = await service.prepare(ask, service, fields.chat())
-    answering = Answering(service, asked, http.url.path, salt, "chatcmpl-")
+    answering = Answering(service, asked, http.scope["path"], salt, "chatcmpl-")
     writer = Writer(answering, fields, Spelling(service.tokenizer))
     if not fields.stream:
         try:
-            return JSONResponse(writer.whole(await unless_gone(http, wholes(answering))))
+            return Json(writer.whole(await unless_gone(http, wholes(answering))))
         finally:
             answering.close()
     return await stream(http, answering, writer.events(), lambda error: event(error.body()))

@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from daari_mlx.serve.answering import Answering, Asked, Whole, daari, event, stream, unless_gone, wholes
 from daari_mlx.serve.chat import usage
-from daari_mlx.serve.errors import ApiError
+from daari_mlx.serve.errors import ApiError, Json
 from daari_mlx.serve.fields import MOST_ANSWERS, OpenAIFields, read
 from daari_mlx.serve.parts import Reader
 from daari_mlx.serve.service import Service
@@ -48,12 +48,12 @@ async def completions(service: Service, http: HttpRequest, body: bytes, salt: st
     """Go on with a text."""
     fields = read(CompletionFields, body)
     asked = await service.prepare(ask, service, fields)
-    answering = Answering(service, asked, http.url.path, salt, "cmpl-")
+    answering = Answering(service, asked, http.scope["path"], salt, "cmpl-")
     writer = Writer(answering, fields, Spelling(service.tokenizer))
     if fields.stream:
         return await stream(http, answering, writer.events(), lambda error: event(error.body()))
     try:
-        return JSONResponse(writer.whole(await unless_gone(http, wholes(answering))))
+        return Json(writer.whole(await unless_gone(http, wholes(answering))))
     finally:
         answering.close()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from daari_mlx.ground.errors import DaariError
 
@@ -40,6 +41,11 @@ class ApiError(Exception):
     code: str | None = None
     retry_after: int | None = None
 
+    def __post_init__(self) -> None:
+        """Names and texts of the client's may hold halves of characters, which no answer can."""
+        self.message = self.message.encode("utf-8", "backslashreplace").decode()
+        self.param = self.param and self.param.encode("utf-8", "backslashreplace").decode()
+
     def body(self, anthropic: bool = False) -> dict[str, Any]:
         """The error object."""
         if anthropic:
@@ -47,12 +53,20 @@ class ApiError(Exception):
             return {"type": "error", "error": {"type": kind, "message": self.message}}
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
-    def response(self, anthropic: bool = False) -> JSONResponse:
+    def response(self, anthropic: bool = False) -> Response:
         """The whole answer."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return JSONResponse(self.body(anthropic), self.status, headers)
+        return Json(self.body(anthropic), self.status, headers)
+
+
+class Json(JSONResponse):
+    """JSON, whatever halves of characters a client has put into what is told again."""
+
+    def render(self, content: Any) -> bytes:
+        """As bytes."""
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def error_of(error: BaseException) -> ApiError:

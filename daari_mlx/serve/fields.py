@@ -17,7 +17,7 @@ MOST_ANSWERS = 32  # of one prompt
 class Fields(BaseModel):
     """An object that a client sends."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     harmless: ClassVar[frozenset[str]] = frozenset()  # known fields that change no answer: taken and not looked at
 
     @model_validator(mode="before")
@@ -31,7 +31,7 @@ class Fields(BaseModel):
 class Loose(Fields):
     """An object of which only some fields are looked at."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config = ConfigDict(extra="ignore")
 
 
 class StreamOptions(Fields):

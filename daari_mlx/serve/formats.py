@@ -60,10 +60,11 @@ def forced_call(service: Service, tools: list[dict[str, Any]] | None, name: str)
     Raises:
         ApiError: there is no such tool.
     """
-    found = [tool.get("function", {}) for tool in tools or []]
-    chosen = [tool for tool in found if not name or tool.get("name") == name]
+    given = [tool.get("function") for tool in tools or []]
+    found = [tool for tool in given if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
+    chosen = [tool for tool in found if not name or tool["name"] == name]
     if not chosen:
-        known = ", ".join(str(tool.get("name")) for tool in found) or "none"
+        known = ", ".join(tool["name"] for tool in found) or "none"
         raise ApiError(400, f"tool_choice asks for {name or 'a tool'}; tools has {known}.", param="tool_choice")
     forms = [
         {

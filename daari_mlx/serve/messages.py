@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from daari_mlx.serve.answering import Answering, daari, event, stream, unless_gone
 from daari_mlx.serve.anthropic_input import chat_messages, chat_tools
 from daari_mlx.serve.asking import Chat, ask, prompt_of
-from daari_mlx.serve.errors import ApiError
+from daari_mlx.serve.errors import ApiError, Json
 from daari_mlx.serve.fields import Fields, Loose, OpenAIFields, read
 from daari_mlx.serve.formats import JsonSchema, ResponseFormat
 from daari_mlx.serve.parts import Chunk, Piece
@@ -128,13 +128,13 @@ async def messages(service: Service, http: HttpRequest, body: bytes, salt: str) 
     fields = read(MessageFields, body)
     chat = fields.chat()
     chat.max_tokens = fields.max_tokens
-    answering = Answering(service, await service.prepare(ask, service, chat), http.url.path, salt, "msg_")
+    answering = Answering(service, await service.prepare(ask, service, chat), http.scope["path"], salt, "msg_")
     writer = Writer(answering, fields.stop_sequences or [])
     if fields.stream:
         return await stream(http, answering, writer.stream(), _failed)
     try:
         await unless_gone(http, _all(writer))
-        return JSONResponse({**writer.message, "daari": writer.told})
+        return Json({**writer.message, "daari": writer.told})
     finally:
         answering.close()
 
@@ -144,7 +144,7 @@ async def count_tokens(service: Service, http: HttpRequest, body: bytes, salt: s
     fields = read(CountFields, body)
     service.check_model(fields.model)
     prompt = await service.prepare(prompt_of, service, fields.chat())
-    return JSONResponse({"input_tokens": len(prompt)})
+    return Json({"input_tokens": len(prompt)})
 
 
 async def _all(writer: Writer) -> None:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from daari_mlx.serve.answering import Answering, daari, event, stream, unless_gone
 from daari_mlx.serve.asking import MOST_TOP, Chat, ask, choice_of
-from daari_mlx.serve.errors import ApiError
+from daari_mlx.serve.errors import ApiError, Json
 from daari_mlx.serve.fields import Fields, OpenAIFields, read
 from daari_mlx.serve.formats import JsonSchema, ResponseFormat
 from daari_mlx.serve.parts import Call, Chunk, Piece
@@ -103,13 +103,13 @@ async def responses(service: Service, http: HttpRequest, body: bytes, salt: str)
     """Answer a chat."""
     fields = read(ResponseFields, body)
     chat = fields.chat()
-    answering = Answering(service, await service.prepare(ask, service, chat), http.url.path, salt, "resp_")
+    answering = Answering(service, await service.prepare(ask, service, chat), http.scope["path"], salt, "resp_")
     writer = Writer(answering, fields, chat, Spelling(service.tokenizer))
     if fields.stream:
         return await stream(http, answering, writer.stream(), writer.failed)
     try:
         await unless_gone(http, _all(writer))
-        return JSONResponse(writer.response)
+        return Json(writer.response)
     finally:
         answering.close()
 

@@ -246,11 +246,11 @@ class Worker:
                 if self._waiting or self._left or len(engine):
                     break
                 idle = not self._wake.wait(IDLE if self.caches.unwritten else None)
-            if not len(engine):
-                busy.close()
+            busy.close()
             if idle:
                 self.caches.write_one()
-        if not len(engine) and self._waiting:
+        if not len(engine):
+            busy.close()
             busy.enter_context(wired(engine.model, engine.stream))
         return True
 
