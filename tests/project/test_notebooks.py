@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom on the committed records and on a small graph, and carry no outputs."""
+"""The notebooks run from top to bottom on committed files and on one's own; what they carry is what a run shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import nbformat
 import pytest
+import run_notebooks
 from conftest import ROOT
 
 if TYPE_CHECKING:
@@ -51,20 +53,32 @@ def test_every_cell_runs(
     assert "None" not in capsys.readouterr().out
 
 
-def test_one_runs_in_a_kernel_with_what_it_names_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import nbformat
-    from nbclient import NotebookClient
-
-    path = ROOT / "notebooks" / "calibration.ipynb"
-    for name in ("DAARI_MLX_GRAPH", "DAARI_MLX_RECORDS"):
+@each
+def test_what_is_committed_is_what_a_run_shows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a kernel of its own, with the files that it names itself: nothing but pixels may differ."""
+    for name in run_notebooks.OWN:
         monkeypatch.delenv(name, raising=False)
+    committed = nbformat.read(path, as_version=4)
+    stale = f"run {run_notebooks.COMMAND}"
+    assert run_notebooks.without_pixels(run_notebooks.executed(path)) == run_notebooks.without_pixels(committed), stale
+    shown = [output.get("data", {}) for cell in committed.cells for output in cell.get("outputs", [])]
+    assert any("image/png" in data for data in shown)
+
+
+@each
+def test_records_of_ones_own_do_as_well(
+    path: Path, compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the pages tell to give: a record of ``daari-mlx bench --out``, and a graph."""
+    record = tmp_path / "mine.jsonl"
+    record.write_text((ROOT / "results" / "sms_spam_tuned.jsonl").read_text().splitlines()[-1] + "\n")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("DAARI_MLX_RECORDS", str(record))
+    monkeypatch.setenv("DAARI_MLX_GRAPH", str(compiled.path))
     monkeypatch.setenv("DAARI_MLX_PICTURES", str(tmp_path / "pictures"))
-    book = nbformat.read(path, as_version=4)
-    client = NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}})
-    client.execute()
-    check_pictures(tmp_path / "pictures", path)
-    shown = [output.get("data", {}) for cell in book.cells for output in cell.get("outputs", [])]
-    assert sum("image/png" in data for data in shown) == 2
+    names: dict[str, Any] = {}
+    for source in cells(path, "code"):
+        exec(source, names)
 
 
 def test_a_graph_without_held_out_answers_says_so(
@@ -89,9 +103,3 @@ def test_each_asks_one_question_and_names_what_it_reads(path: Path) -> None:
     assert "DAARI_MLX_RECORDS" in source or "DAARI_MLX_GRAPH" in source
     named = re.findall(r"(?:results|examples)/[\w./-]+", source)
     assert named and all((ROOT / name).exists() for name in named), os.fspath(path)
-
-
-@each
-def test_outputs_are_stripped(path: Path) -> None:
-    for cell in json.loads(path.read_text())["cells"]:
-        assert not cell.get("outputs") and cell.get("execution_count") is None
