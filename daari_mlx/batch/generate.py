@@ -19,7 +19,6 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from daari_mlx.batch.engine import STEP, BatchEngine, Counts
 from daari_mlx.batch.request import Event, Request
 from daari_mlx.cost import machine
-from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.decode.choose import choose_drafter, graph_drafter
 from daari_mlx.decode.generate import new_cache
 from daari_mlx.decode.options import DraftLength
@@ -193,7 +192,7 @@ def make_engine(
     def force(grammar: Forcing, own: Drafter | None) -> Drafter:
         length = None if num_draft_tokens == "auto" else num_draft_tokens
         if length is None and engine.cost is None:  # nobody waits for a timing that no row needs
-            engine.price(BatchCost(machine.ready_cost(model)))
+            engine.price(machine.batch_cost_of(model, look=False))
         cost = None if engine.cost is None else engine.cost.cost
         return ForcedDrafter(grammar, own, num_draft_tokens=length, cost=cost)
 
@@ -204,7 +203,7 @@ def make_engine(
         if first is None or graph is None
         else lambda: graph_drafter(graph, model, tokenizer, num_draft_tokens),
         tap=tap,
-        cost=BatchCost(machine.cost_of(model)) if first is not None and num_draft_tokens == "auto" else None,
+        cost=machine.batch_cost_of(model) if first is not None and num_draft_tokens == "auto" else None,
         most_rows=most_rows,
         most_bytes=most_bytes,
         prefill_step_size=prefill_step_size,

@@ -212,14 +212,17 @@ def probe(
     repeats: Annotated[int, number("How often each row count is measured.", 1)] = 7,
     as_json: words.Json = False,
 ) -> None:
-    """Time forwards on this machine. T(m), of m rows at once, decides how far to draft; it is kept."""
+    """Time forwards on this machine. T(m), of m rows at once, decides how far to draft; it is kept.
+
+    So is T(B, m), of m rows of each of B answers, at a few points.
+    """
     from dataclasses import asdict
 
     from daari_mlx.cost.probe import LONGER, measure, save
     from daari_mlx.ground import blas
 
     teacher = teacher_name.load()
-    record = measure(teacher.model, repeats=repeats, longer=LONGER)
+    record = measure(teacher.model, repeats=repeats, longer=LONGER, batches=True)
     path = save(record)
     kept = None if path is None else str(path)
     library = blas.status()

@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from daari_mlx.cost import probe
+from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.cost.curves import CURVES, published_for
 from daari_mlx.cost.length import Cost
 from daari_mlx.cost.probe import LONGER, QUICK_ROWS, fill, key_of, load, path_of, save, timed
@@ -36,6 +37,18 @@ def cost_of(model: nn.Module) -> Cost | RoundCost:
 def ready_cost(model: nn.Module) -> Cost | RoundCost:
     """The same without a look: nothing is waited for."""
     return measured_before(model) or _provisional(model, look=False)
+
+
+def batch_cost_of(model: nn.Module, *, look: bool = True) -> BatchCost:
+    """T(B, m) of this model on this machine, with what was measured of it. One for each engine: it learns.
+
+    Args:
+        look: as :func:`cost_of`; else nothing is waited for.
+    """
+    measured, record = measured_before(model), load(model)
+    if measured is None:
+        return BatchCost(_provisional(model, look=look))
+    return BatchCost(measured, () if record is None else record.batch_points)
 
 
 def measured_cost(model: nn.Module) -> Cost:

@@ -19,12 +19,14 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from daari_mlx.cost.batch_probe import POINTS, Point, measure_batches
 from daari_mlx.cost.length import Cost
 from daari_mlx.ground import blas
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import read_json, write_json
 from daari_mlx.ground.given import check_whole
 from daari_mlx.ground.progress import Bar, bar
+from daari_mlx.teacher.batchable import why_alone
 from daari_mlx.teacher.fingerprint import context_length, fingerprint_model
 from daari_mlx.teacher.quirks import forward_rows
 from daari_mlx.teacher.rewind import Checkpoint
@@ -53,6 +55,7 @@ class ProbeRecord:
         context: tokens in the cache while measuring.
         repeats: forwards measured for each m.
         longer: (tokens in the cache, the measured m, their seconds) for each longer context, rising.
+        batches: (rows, columns, seconds) of forwards over several rows; empty where none were measured.
     """
 
     key: dict[str, Any]
@@ -62,6 +65,14 @@ class ProbeRecord:
     context: int
     repeats: int
     longer: tuple[tuple[int, tuple[int, ...], tuple[float, ...]], ...] = ()
+    batches: tuple[Point, ...] = ()
+
+    @property
+    def batch_points(self) -> list[tuple[int, int, float]]:
+        """(rows, columns, T) of batches, relative to one row of one column at ``context``."""
+        if not all(b > 1 and m > 0 and 0 < s < inf for b, m, s in self.batches):
+            raise ValueError("The times of batches are not positive and finite.")
+        return [(b, m, s / self.seconds[0]) for b, m, s in self.batches]
 
     @property
     def cost(self) -> Cost:
@@ -93,12 +104,14 @@ def measure(
     repeats: int = 7,
     context: int = CONTEXT,
     longer: tuple[int, ...] = (),
+    batches: bool = False,
 ) -> ProbeRecord:
     """Time forwards over m rows on a cache of ``context`` tokens; the m are interleaved, so drift hits all alike.
 
     Args:
         longer: further contexts, rising; left out where the model's own ends before, or where they would take more
             than ``LONG_SECONDS`` each. Only ``LONG_ROWS`` of ``rows`` (and the last) are measured there.
+        batches: forwards over several rows too, where this model's rows can share one.
     """
     from mlx_lm.models.cache import make_prompt_cache
 
@@ -124,8 +137,12 @@ def measure(
             fill(model, cache, filled, end, progress)
             curves.append((end, few, _curve(model, cache, few, repeats, progress, spreads)))
             filled = end
+        points: tuple[Point, ...] = ()
+        if batches and why_alone(model) is None:
+            progress.expect((1 + repeats) * len(POINTS))
+            points = measure_batches(model, context=context, repeats=repeats, progress=progress)
         progress.note(f"{time.perf_counter() - start:.1f} s in all")
-    return ProbeRecord(key_of(model), rows, seconds, max(spreads), context, repeats, tuple(curves))
+    return ProbeRecord(key_of(model), rows, seconds, max(spreads), context, repeats, tuple(curves), points)
 
 
 def _chunks(tokens: int) -> int:
@@ -261,9 +278,15 @@ def load_for(teacher: dict[str, Any]) -> ProbeRecord | None:
     try:
         value = read_json(path_of(_key(teacher)), "measurement")
         longer = tuple((context, tuple(rows), tuple(seconds)) for context, rows, seconds in value["longer"])
-        arrays = {"rows": tuple(value["rows"]), "seconds": tuple(value["seconds"]), "longer": longer}
+        batches = tuple((rows, columns, seconds) for rows, columns, seconds in value.get("batches", ()))
+        arrays = {
+            "rows": tuple(value["rows"]),
+            "seconds": tuple(value["seconds"]),
+            "longer": longer,
+            "batches": batches,
+        }
         record = ProbeRecord(**{**value, **arrays})
-        _ = record.cost
+        _ = record.cost, record.batch_points
     except (DaariError, ValueError, TypeError, KeyError, ArithmeticError):
         return None
     return record

@@ -134,6 +134,7 @@ def probe_text(record: ProbeRecord, kept: str | None, blas: str) -> str:
     columns = [cells[start : start + lines] for start in range(0, len(cells), lines)]
     head = "     ".join(["  m        ms T(m)/T(1)"] * len(columns))
     body = ["     ".join(column[line] for column in columns if line < len(column)) for line in range(lines)]
+    batches = ", ".join(f"T({b}, {m}) {s / first:.2f}" for b, m, s in record.batches) or "not measured"
     if kept is not None:
         where = kept
     elif record.noisy:
@@ -145,6 +146,7 @@ def probe_text(record: ProbeRecord, kept: str | None, blas: str) -> str:
         ("BLAS", blas),
         ("mlx", str(record.key["mlx"])),
         ("context", f"{record.context} tokens, median of {record.repeats}, spread {record.spread:.0%}"),
+        ("batches", batches),
         ("kept in", where),
     ]
     return "\n".join([head, *body, "", table(about)])

@@ -14,8 +14,10 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from zoo import CONFIGS, build
 
 from daari_mlx.cost import probe
+from daari_mlx.cost.batch_cost import BatchCost
+from daari_mlx.cost.batch_probe import POINTS
 from daari_mlx.cost.length import Cost
-from daari_mlx.cost.machine import measured_cost
+from daari_mlx.cost.machine import batch_cost_of, measured_cost
 from daari_mlx.cost.probe import MAX_SPREAD, ProbeRecord, cache_dir, key_of, load, measure, save
 
 
@@ -261,3 +263,30 @@ def test_longer_contexts_that_model_or_time_do_not_allow_are_left_out(
     assert [c for c, _, _ in record.longer] == [60, 91]
     monkeypatch.setattr(probe, "LONG_SECONDS", 0.0)
     assert measure(tiny_teacher[0], rows=(1, 8), repeats=1, context=30, longer=(60, 91)).longer == ()
+
+
+def test_batches_are_measured_and_kept_beside_the_curve(model: nn.Module) -> None:
+    record = measure(model, rows=(1, 2, 4), repeats=3, batches=True)
+    assert [(b, m) for b, m, _ in record.batches] == list(POINTS) and all(s > 0 for _, _, s in record.batches)
+    kept = replace(record, spread=0.1)
+    save(kept)
+    assert load(model) == kept
+    cost = batch_cost_of(model)
+    for rows, columns, seconds in kept.batches:
+        assert cost(rows, columns) == pytest.approx(seconds / kept.seconds[0])
+
+
+def test_a_model_whose_rows_cannot_share_has_no_batches(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "why_alone", lambda _: "a reason")
+    assert measure(model, rows=(1, 2), repeats=3, batches=True).batches == ()
+
+
+def test_what_rounds_find_corrects_what_is_foretold_for_rounds_like_them() -> None:
+    cost = BatchCost(Cost((1, 64), (1.0, 64.0)), [(4, 1, 2.0), (4, 8, 40.0)])
+    assert [cost(4, m) for m in (1, 8)] == [2.0, 40.0] and 2.0 < cost(4, 4) < 40.0
+    assert cost(8, 1) == pytest.approx(4.0), "beyond the measured rows the nearest ratio holds"
+    for _ in range(60):
+        cost.learn(4, 1, 0.2)
+        cost.learn(4, 8, 8.0)  # twice as dear as it was foretold, beside the former
+    assert cost(4, 8) / cost(4, 1) == pytest.approx(40.0, rel=0.1)
+    assert cost(8, 8) == pytest.approx(8 * 8 * 40.0 / 32), "other rows keep what is foretold"
