@@ -7,8 +7,6 @@ padding, so one length is chosen for all rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
-from operator import mul
 
 from daari_mlx.cost.batch_cost import BatchCost
 
@@ -27,12 +25,22 @@ def best_common_length(
         parked: the round before had no draft: coming back has to pay a little more.
     """
     rows, longest = len(paths), max(map(len, paths), default=0)
-    expected = [[0.0, *accumulate(accumulate(path, mul))] for path in paths]
+    gained = [0.0] * longest  # tokens that all rows together expect of each further place
+    for path in paths:
+        chance = 1.0
+        for place, probability in enumerate(path):
+            chance *= probability
+            gained[place] += chance
     best, best_rate = 0, rows / cost(rows, 1 + max(owed, default=0)) * (STAY if parked else 1.0)
-    for length in range(1, longest + 1):
-        tokens = rows + sum(gain[min(length, len(gain) - 1)] for gain in expected)
-        width = max(due + 1 + min(length, len(path)) for due, path in zip(owed, paths, strict=True))
+    tokens, level = float(rows), not any(owed)
+    for length, gain in enumerate(gained, start=1):
+        tokens += gain
+        width = 1 + length if level else _width(paths, owed, length)
         rate = tokens / cost(rows, width)
         if rate > best_rate:
             best, best_rate = length, rate
     return best
+
+
+def _width(paths: Sequence[Sequence[float]], owed: Sequence[int], length: int) -> int:
+    return max(due + 1 + min(length, len(path)) for due, path in zip(owed, paths, strict=True))

@@ -22,7 +22,12 @@ Point = tuple[int, int, float]  # rows, columns, seconds
 
 
 def measure_batches(
-    model: nn.Module, *, context: int, repeats: int, progress: Bar | None = None, points: tuple[tuple[int, int], ...] = POINTS
+    model: nn.Module,
+    *,
+    context: int,
+    repeats: int,
+    progress: Bar | None = None,
+    points: tuple[tuple[int, int], ...] = POINTS,
 ) -> tuple[Point, ...]:
     """The median seconds of a forward at each point, for a model whose rows can share forwards.
 
