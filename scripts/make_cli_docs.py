@@ -29,6 +29,27 @@ writes it anew.
 """
 
 
+EXAMPLES = {  # the page begins each command with one
+    "compile": "daari-mlx compile --model MODEL --data train.jsonl --answers teacher --graph-path my.graph",
+    "extract": "daari-mlx extract --model MODEL --data big.jsonl --workdir work",
+    "generate": 'daari-mlx generate --model MODEL --graph my.graph --prompt "Where is my parcel?"',
+    "chat": "daari-mlx chat --model MODEL --graph my.graph",
+    "annotate": "daari-mlx annotate --model MODEL --graph my.graph --data test.jsonl --idx 5",
+    "bench": "daari-mlx bench --model MODEL --graph my.graph --data test.jsonl -n 30 --out bench.jsonl",
+    "merge": "daari-mlx merge my.graph other.graph --graph-path both.graph",
+    "inspect": "daari-mlx inspect my.graph --device all",
+    "plot": "daari-mlx plot speed bench.jsonl --out speed.png",
+    "probe": "daari-mlx probe --model MODEL",
+    "tier": "daari-mlx tier --model MODEL --data train.jsonl --bits 4 --drop-layers auto --out my.tier",
+    "server": "daari-mlx server --model MODEL --graph my.graph --port 8080",
+    "map": "daari-mlx map --model MODEL --graph my.graph --data in.jsonl --out out.jsonl",
+    "learn": "daari-mlx learn my.graph --model MODEL",
+    "push": "daari-mlx push my.graph user/my-graph --results bench.jsonl",
+    "pull": "daari-mlx pull user/my-graph --graph-path my.graph",
+    "version": "daari-mlx version --json",
+}
+
+
 def typer_version() -> str:
     """The version that lays the help out, without its last number."""
     return ".".join(version("typer").split(".")[:2])
@@ -48,7 +69,8 @@ def _section(*command: str) -> str:
         app, [*command, "--help"], prog_name="daari-mlx", terminal_width=WIDTH, catch_exceptions=False
     )
     text = "\n".join(line.rstrip() for line in shown.stdout.strip().splitlines())
-    return f"## {title}\n\n```\n{text}\n```\n"
+    example = f"```bash\n{EXAMPLES[command[0]]}\n```\n\n" if command else ""
+    return f"## {title}\n\n{example}```\n{text}\n```\n"
 
 
 def difference(found: str) -> str:

@@ -62,7 +62,7 @@ def test_the_page_is_the_same_on_every_terminal() -> None:
     assert pages[0] == pages[1] and b"\x1b" not in pages[0]
     text = pages[0].decode()
     assert all(f"## daari-mlx {name}\n" in text for name in COMMANDS)
-    fenced = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    fenced = [block for kind, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.M) if not kind]
     assert len(fenced) == len(COMMANDS) + 1
     assert max(len(line) for block in fenced for line in block.splitlines()) <= make_cli_docs.WIDTH
 

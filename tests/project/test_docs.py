@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import make_cli_docs
 import make_python_docs
 import pytest
 import typer
@@ -47,7 +48,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 )
 def test_commands_have_the_options_that_pages_show(page: Path) -> None:
     """Fenced and inline, lines that go on included: the command line has every command and option that is shown."""
-    text = _text(page)
+    assert not _wrong(_text(page))
+
+
+def _wrong(text: str) -> list[str]:
+    """Commands of a page that the command line does not have, or not with these options."""
     shown = [line for kind, block in FENCE.findall(text) if kind in ("", "bash") for line in block.split("\n")]
     joined = re.sub(r" *\\\n *", " ", "\n".join(shown))
     inline = re.findall(r"`((?:mlx\.launch [^`]*)?daari-mlx [^`]*)`", re.sub(r"\s+", " ", FENCE.sub("", text)))
@@ -64,7 +69,13 @@ def test_commands_have_the_options_that_pages_show(page: Path) -> None:
             continue
         if command is None or set(given) - known - {"-h", "--help", "--version"}:
             wrong.append(line.strip())
-    assert not wrong
+    return wrong
+
+
+def test_every_command_has_an_example_that_it_takes() -> None:
+    assert {*make_cli_docs.EXAMPLES} >= {*COMMANDS}
+    there = [f"```bash\n{line}\n```\n" for name, line in make_cli_docs.EXAMPLES.items() if name in COMMANDS]
+    assert not _wrong("\n".join(there))
 
 
 def test_the_page_of_python_is_made_of_the_docstrings() -> None:
