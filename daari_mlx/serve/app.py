@@ -23,13 +23,13 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from daari_mlx import __version__
-from daari_mlx.serve.answering import ClientGone
 from daari_mlx.serve.chat import chat
 from daari_mlx.serve.completions import completions
 from daari_mlx.serve.errors import ApiError, Json, error_of
 from daari_mlx.serve.messages import count_tokens, messages
 from daari_mlx.serve.responses import responses
 from daari_mlx.serve.service import Service
+from daari_mlx.serve.streaming import ClientGone
 
 log = logging.getLogger("daari_mlx.server")
 PAGE = Path(__file__).with_name("page.html")

@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from daari_mlx.serve.answering import Answering, Totals, Whole, daari, event, stream, unless_gone, wholes
+from daari_mlx.serve.answering import Answering, Totals, Whole, daari, stream, wholes
 from daari_mlx.serve.asking import MOST_TOP, Chat, ask, choice_of
 from daari_mlx.serve.errors import ApiError, Json
 from daari_mlx.serve.fields import Fields, Loose, OpenAIFields, read
@@ -17,6 +17,7 @@ from daari_mlx.serve.formats import ResponseFormat
 from daari_mlx.serve.parts import Call, Chunk, Piece
 from daari_mlx.serve.service import Service
 from daari_mlx.serve.spelling import Spelling
+from daari_mlx.serve.streaming import event, unless_gone
 
 
 class Named(Loose):

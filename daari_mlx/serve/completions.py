@@ -9,14 +9,15 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from daari_mlx.serve.answering import Answering, Asked, Whole, daari, event, stream, unless_gone, wholes
+from daari_mlx.serve.answering import Answering, Asked, Whole, daari, stream, wholes
 from daari_mlx.serve.chat import usage
 from daari_mlx.serve.errors import ApiError, Json
 from daari_mlx.serve.fields import MOST_ANSWERS, OpenAIFields, read
 from daari_mlx.serve.parts import Reader
 from daari_mlx.serve.service import Service
 from daari_mlx.serve.spelling import Spelling
-from daari_mlx.serve.worker import Token
+from daari_mlx.serve.streaming import event, unless_gone
+from daari_mlx.serve.tickets import Token
 from daari_mlx.teacher.tap import vocabulary_of
 from daari_mlx.text.prompt import encode_prompt
 

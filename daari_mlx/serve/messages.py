@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from daari_mlx.serve.answering import Answering, daari, event, stream, unless_gone
+from daari_mlx.serve.answering import Answering, daari, stream
 from daari_mlx.serve.anthropic_input import chat_messages, chat_tools
 from daari_mlx.serve.asking import Chat, ask, prompt_of
 from daari_mlx.serve.errors import ApiError, Json
@@ -18,6 +18,7 @@ from daari_mlx.serve.fields import Fields, Loose, OpenAIFields, read
 from daari_mlx.serve.formats import JsonSchema, ResponseFormat
 from daari_mlx.serve.parts import Chunk, Piece
 from daari_mlx.serve.service import Service
+from daari_mlx.serve.streaming import event, unless_gone
 
 EDITS = ("clear_thinking",)  # of a context that chat templates make anyway: they leave earlier thinking out
 

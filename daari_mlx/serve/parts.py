@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mlx_lm.generate import TextStateMachine, make_text_state_machine
 
-from daari_mlx.serve.worker import Figures, News, Token
+from daari_mlx.serve.tickets import Figures, News, Token
 
 Kind = Literal["text", "reasoning", "call"]
 

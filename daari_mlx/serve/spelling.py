@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from daari_mlx.serve.worker import Token
+from daari_mlx.serve.tickets import Token
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 

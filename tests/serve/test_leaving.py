@@ -158,7 +158,8 @@ def test_a_failing_engine_is_made_anew_and_health_tells_the_truth(compiled: Comp
 
         engine.step = fails  # type: ignore[method-assign]
         assert server.chat().status_code == 500
-        assert worker._engine is not engine and server.http.get("/health").status_code == 200
+        until(lambda: worker._engine is not engine, "another engine")
+        assert server.http.get("/health").status_code == 200
         assert server.chat().json()["choices"][0]["message"] == expected
         worker._make_engine = fails
         worker._engine.step = fails  # type: ignore[method-assign, union-attr]

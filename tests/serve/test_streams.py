@@ -15,7 +15,7 @@ from serving import Running, running
 
 from daari_mlx.serve.answering import Whole
 from daari_mlx.serve.parts import Reader
-from daari_mlx.serve.worker import Figures, News, Token
+from daari_mlx.serve.tickets import Figures, News, Token
 
 CALL = '<tool_call>\n{"name": "look_up", "arguments": {"what": "ನಮಸ್ಕಾರ 😀 \\"x\\""}}\n</tool_call>'
 ANSWERS = {
