@@ -14,7 +14,7 @@ from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import Exemplars, make_exemplars
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes
-from daari_mlx.graph.outlook import Outlook, look_out
+from daari_mlx.graph.outlook import Outlook, outlook_of
 from daari_mlx.graph.source import NAMES
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.types import IntArray
@@ -68,7 +68,7 @@ def build(
     arbiter = calibrate(corpus, sources_of, seed)
     if arbiter is None:
         return Built(count(corpus), None)
-    outlook = look_out(unaware, arbiter, corpus, *parts(len(corpus), seed)) if held_out else None
+    outlook = outlook_of(unaware, arbiter, corpus, *parts(len(corpus), seed)) if held_out else None
     unaware.clear()
     return Built(replace(count(corpus), arbiter=arbiter), outlook)
 

@@ -13,7 +13,7 @@ from daari_mlx.graph.recall import Recall
 from daari_mlx.graph.source import LOOK_BACK
 from daari_mlx.ground.types import FloatArray, IntArray
 
-LISTENED = 2000  # sequences whose copies are counted, at the most
+COUNTED = 2000  # sequences whose copies are counted, at the most
 
 
 def count_edges(
@@ -85,7 +85,7 @@ def count_habits(corpus: Corpus, count: int) -> NDArray[np.uint8]:
     """
     right, seen = np.zeros(count), np.zeros(count, np.int64)
     row = prompt = 0
-    for rows, before in zip(corpus.rows[:LISTENED].tolist(), corpus.before_rows[:LISTENED].tolist(), strict=True):
+    for rows, before in zip(corpus.rows[:COUNTED].tolist(), corpus.before_rows[:COUNTED].tolist(), strict=True):
         recall = Recall(before + rows)
         recall.extend(as_text(corpus.before[prompt : prompt + before].tolist()))
         for token, label in zip(corpus.tokens[row : row + rows].tolist(), corpus.labels[row : row + rows], strict=True):

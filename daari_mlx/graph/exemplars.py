@@ -25,7 +25,7 @@ TYPICAL = 2  # which bound is taken for the usual distance
 SHARPNESS = 0.3  # of that distance: what makes an exemplar count 1/e of the nearest one
 LEAST = 1e-6  # that an exemplar counts, of the nearest one
 QUANTILES = (0.15, 0.35, 0.6, 0.8, 0.95)  # of the distance to the nearest one: between the buckets of a cell
-LISTENED = 800  # exemplars whose nearest ones are looked for, to learn what distances are usual
+SAMPLED = 800  # exemplars whose nearest ones are looked for, to learn what distances are usual
 _LARGEST = 127
 
 
@@ -185,7 +185,7 @@ def make_exemplars(states: Coarse, place: IntArray, tokens: IntArray, sequence: 
     made = Exemplars(states.take(order), place[order].astype(np.int32))
     run, owner = spans(tokens[order]), sequence[order]
     found = []
-    for row in np.linspace(0, len(order) - 1, min(LISTENED, len(order))).astype(int).tolist():
+    for row in np.linspace(0, len(order) - 1, min(SAMPLED, len(order))).astype(int).tolist():
         first, last = run[int(tokens[order[row]])]
         other = owner[first:last] != owner[row]
         if other.any():

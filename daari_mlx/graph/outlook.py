@@ -50,7 +50,7 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Heard:
+class HeldOut:
     """One held-out answer.
 
     Attributes:
@@ -84,7 +84,7 @@ class Bin:
 class Outlook:
     """Held-out answers and what was promised on them."""
 
-    answers: tuple[Heard, ...]
+    answers: tuple[HeldOut, ...]
 
     @property
     def tokens(self) -> int:
@@ -137,7 +137,7 @@ class Outlook:
             ) from error
 
 
-def _pack(answers: Sequence[Heard]) -> str:
+def _pack(answers: Sequence[HeldOut]) -> str:
     promises = [promise for answer in answers for promise in answer.promises]
     chances = np.array([p for promise in promises for p in promise.probabilities])
     odds = np.round(np.log(chances / (1 - chances)) / ODDS_STEP)
@@ -151,7 +151,7 @@ def _pack(answers: Sequence[Heard]) -> str:
     return base64.urlsafe_b64encode(zlib.compress(b"".join(part.tobytes() for part in parts), 9)).decode()
 
 
-def _unpack(record: dict[str, Any]) -> tuple[Heard, ...]:
+def _unpack(record: dict[str, Any]) -> tuple[HeldOut, ...]:
     answers, tokens, drafted = sizes = [record[name] for name in ("answers", "tokens", "draft_tokens")]
     if not all(type(size) is int and 0 <= size <= MAX_RECORD for size in sizes) or answers == 0:
         raise ValueError(f"it counts {answers!r} answers, {tokens!r} tokens, {drafted!r} draft tokens")
@@ -177,19 +177,19 @@ def _unpack(record: dict[str, Any]) -> tuple[Heard, ...]:
     ]
     behind = np.cumsum(places).tolist()
     return tuple(
-        Heard(context, tuple(promises[end - count : end]))
+        HeldOut(context, tuple(promises[end - count : end]))
         for context, count, end in zip(before.tolist(), places.tolist(), behind, strict=True)
     )
 
 
-def listen(
+def propose_along(
     graph: Graph,
     tokens: list[int],
     start: int,
     anchors: Sequence[int],
     states: Sequence[FloatArray | None],
     ends: Collection[int],
-) -> Heard:
+) -> HeldOut:
     """Let a graph propose a path at every place of an answer, each time from what was said up to there.
 
     Args:
@@ -210,13 +210,13 @@ def listen(
         found = graph.arbiter.propose(sources.all, moment, MAX_DRAFT, ends)
         right = count_accepted(found.tokens, tokens[place : place + MAX_DRAFT])
         promises.append(Promise(tuple(found.probabilities), right))
-    return Heard(start, tuple(promises))
+    return HeldOut(start, tuple(promises))
 
 
-def look_out(
+def outlook_of(
     graphs: Sequence[Graph], arbiter: Arbiter, corpus: Corpus, parts: Sequence[NDArray[np.int64]], tried: int
 ) -> Outlook:
-    """Listen to graphs on the parts of their corpus that they do not know.
+    """What graphs promise on the parts of their corpus that they do not know.
 
     Args:
         graphs: of the same nodes, one for each part.
@@ -233,7 +233,7 @@ def look_out(
             for answer in _answers(corpus.take(chosen)):
                 if left <= 0:
                     break
-                found = listen(knowing, *answer, ends)
+                found = propose_along(knowing, *answer, ends)
                 drafted = sum(len(promise.probabilities) for promise in found.promises)
                 left -= drafted
                 progress.update(min(drafted, left + drafted))
@@ -248,7 +248,7 @@ def _ends(corpus: Corpus) -> frozenset[int]:
 
 
 def _answers(corpus: Corpus) -> Iterable[tuple[list[int], int, list[int], list[FloatArray | None]]]:
-    """Tokens, start, anchors and states of each sequence that has an answer, for :func:`listen`."""
+    """Tokens, start, anchors and states of each sequence that has an answer, for :func:`propose_along`."""
     row = prompt = 0
     for rows, before, lead in zip(corpus.rows.tolist(), corpus.before_rows.tolist(), corpus.lead.tolist(), strict=True):
         tokens = corpus.before[prompt : prompt + before].tolist() + corpus.tokens[row : row + rows].tolist()

@@ -9,7 +9,7 @@ import numpy as np
 from daari_mlx.cost.curves import Curve
 from daari_mlx.cost.length import MAX_DRAFT, Cost, Trust, best_length
 from daari_mlx.draft.drafter import rest_after
-from daari_mlx.graph.outlook import Heard, Outlook
+from daari_mlx.graph.outlook import HeldOut, Outlook
 from daari_mlx.measure.replay import Answer, Replayed, Round
 
 PAYS = 1.1  # projected speed-ups below it are lost in what drafting itself and other programs take
@@ -128,7 +128,7 @@ def go_through_fixed(outlook: Outlook, length: int) -> Replayed:
     return Replayed(tuple(_fixed(heard, length) for heard in outlook.answers))
 
 
-def _fixed(heard: Heard, length: int) -> Answer:
+def _fixed(heard: HeldOut, length: int) -> Answer:
     rounds: list[Round] = []
     said, size = 0, len(heard.promises)
     while said < size:
@@ -140,7 +140,7 @@ def _fixed(heard: Heard, length: int) -> Answer:
     return Answer(heard.before, tuple(rounds), {}, 0.0)
 
 
-def _answer(heard: Heard, cost: Cost, most: int) -> Answer:
+def _answer(heard: HeldOut, cost: Cost, most: int) -> Answer:
     """What a graph's drafter and :func:`daari_mlx.measure.replay.replay` do, on promises made before."""
     rounds: list[Round] = []
     trust, idle, said, size = Trust(), 0, 0, len(heard.promises)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from daari_mlx.graph.graph import Graph
-from daari_mlx.graph.outlook import Heard, Outlook, listen
+from daari_mlx.graph.outlook import HeldOut, Outlook, propose_along
 from daari_mlx.graph.source import NO_NODE
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.measure.streams import Stream, Streams, record
@@ -46,9 +46,9 @@ def promised_on(graph: Graph, streams: Streams) -> Outlook:
     return Outlook(tuple(_heard(graph, stream, streams.ends) for stream in streams.items))
 
 
-def _heard(graph: Graph, stream: Stream, ends: Sequence[int]) -> Heard:
+def _heard(graph: Graph, stream: Stream, ends: Sequence[int]) -> HeldOut:
     found = [graph.nodes.anchor(state) for state in stream.states[graph.layer][:-1]]
     anchors, states = [node for node, _ in found], [state for _, state in found]
     if stream.start == 1:
         anchors[0] = NO_NODE  # no forward has shown the state of the only token of a prompt
-    return listen(graph, stream.tokens, stream.start, anchors, states, ends)
+    return propose_along(graph, stream.tokens, stream.start, anchors, states, ends)

@@ -20,7 +20,7 @@ from daari_mlx.cost.curves import CURVES, Curve
 from daari_mlx.cost.length import Cost
 from daari_mlx.cost.probe import ProbeRecord
 from daari_mlx.graph.artifact import STATS, save_graph
-from daari_mlx.graph.outlook import Heard, Outlook, Promise
+from daari_mlx.graph.outlook import HeldOut, Outlook, Promise
 from daari_mlx.ground.legible import width
 from daari_mlx.measure.forecast import forecast
 from daari_mlx.measure.prospect import HERE, kept_outlook, measured_here, prospect, verdict
@@ -29,8 +29,8 @@ from daari_mlx.share.scrub import scrub
 from daari_mlx.show.inspect_lines import screen
 
 TEACHER = {"structure": "s1", "quantisation": None, "source": "some/model", "adapter": "abc", "adapter_path": "my dir"}
-GOOD = Outlook((Heard(10, (Promise((0.98,) * 6, 6),) * 30),) * 5)
-BAD = Outlook((Heard(10, (Promise((0.2,), 0),) * 30),) * 5)
+GOOD = Outlook((HeldOut(10, (Promise((0.98,) * 6, 6),) * 30),) * 5)
+BAD = Outlook((HeldOut(10, (Promise((0.2,), 0),) * 30),) * 5)
 STEEP = Curve(HERE, Cost((1, 33), (1.0, 33.0)), "by hand")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_recall import naive_find
 
-from daari_mlx.compile.tables import LISTENED, count_edges, count_habits, count_steps
+from daari_mlx.compile.tables import COUNTED, count_edges, count_habits, count_steps
 from daari_mlx.graph.cells import HABITS, UNKNOWN_HABIT
 from daari_mlx.graph.codepoints import BREAK
 from daari_mlx.graph.corpus import Corpus
@@ -131,5 +131,5 @@ def test_habits_are_the_share_of_right_copies_at_a_node(said: list[Said]) -> Non
 def test_of_a_large_corpus_some_sequences_tell_the_habits() -> None:
     """Copying was right in all of the first and in none of the later ones."""
     first, later = Said([3], [5, 3, 5], [0, 0, 0]), Said([3], [5, 3, 6], [1, 1, 1])
-    habits = count_habits(corpus_of([first] * LISTENED + [later] * 50), 2)
+    habits = count_habits(corpus_of([first] * COUNTED + [later] * 50), 2)
     assert habits[0] == HABITS - 1 and habits[1] == UNKNOWN_HABIT

@@ -19,7 +19,7 @@ from daari_mlx.cost.curves import CURVES, Curve
 from daari_mlx.cost.length import MAX_DRAFT, Cost
 from daari_mlx.draft.drafter import GraphDrafter
 from daari_mlx.graph import outlook as module
-from daari_mlx.graph.outlook import Heard, Outlook, Promise
+from daari_mlx.graph.outlook import HeldOut, Outlook, Promise
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.measure.forecast import FREE, forecast, go_through
 from daari_mlx.measure.own_text import promised_on
@@ -76,7 +76,7 @@ def test_drafts_and_rests_were_among_those_rounds() -> None:
 def test_longer_contexts_cost_what_they_cost_there() -> None:
     cost = Cost((1, 33), (1.0, 1.5), 8, ((600, (1.0, 30.0)),))
     chances = tuple([0.9] * 8)
-    near, far = (Outlook((Heard(before, (Promise(chances, 8),) * 9),)) for before in (4, 600))
+    near, far = (Outlook((HeldOut(before, (Promise(chances, 8),) * 9),)) for before in (4, 600))
     assert go_through(near, cost, MAX_DRAFT).forwards == 1
     assert go_through(far, cost, MAX_DRAFT).forwards > 4
 
@@ -125,9 +125,9 @@ def test_answers_that_the_arbiter_was_not_fitted_on_come_first(monkeypatch: pyte
     corpus, graph = corpus_of(full_sequences(12)), full_graph()
     asked = []
     monkeypatch.setattr(
-        module, "listen", lambda graph, tokens, *rest: asked.append(tokens) or Heard(1, (Promise((), 0),))
+        module, "propose_along", lambda graph, tokens, *rest: asked.append(tokens) or HeldOut(1, (Promise((), 0),))
     )
-    module.look_out([graph], graph.arbiter, corpus, [np.arange(12)], 10)
+    module.outlook_of([graph], graph.arbiter, corpus, [np.arange(12)], 10)
     want = [[*s.before, *s.tokens] for s in full_sequences(12)]
     assert asked == [want[10], want[11], want[0]]
 
@@ -156,7 +156,7 @@ promises = st.lists(st.floats(1e-5, 1 - 1e-5), max_size=MAX_DRAFT).flatmap(
     lambda chances: st.integers(0, len(chances)).map(lambda right: Promise(tuple(chances), right))
 )
 outlooks = st.lists(
-    st.builds(Heard, st.integers(0, 10**6), st.lists(promises, min_size=1, max_size=6).map(tuple)),
+    st.builds(HeldOut, st.integers(0, 10**6), st.lists(promises, min_size=1, max_size=6).map(tuple)),
     min_size=1,
     max_size=5,
 ).map(lambda answers: Outlook(tuple(answers)))
@@ -174,7 +174,7 @@ def test_a_record_brings_everything_back_but_the_last_digits(outlook: Outlook) -
 def test_a_record_keeps_within_its_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     answers = tuple(
-        Heard(7, tuple(Promise(tuple(random.uniform(0.01, 0.99, 20).tolist()), 3) for _ in range(20)))
+        HeldOut(7, tuple(Promise(tuple(random.uniform(0.01, 0.99, 20).tolist()), 3) for _ in range(20)))
         for _ in range(40)
     )
     monkeypatch.setattr(module, "CHARACTERS", 5000)
@@ -187,7 +187,7 @@ def packed(data: bytes) -> str:
     return base64.urlsafe_b64encode(zlib.compress(data)).decode()
 
 
-SOUND = Outlook((Heard(3, (Promise((0.5, 0.9), 1), Promise((), 0))),)).as_record()
+SOUND = Outlook((HeldOut(3, (Promise((0.5, 0.9), 1), Promise((), 0))),)).as_record()
 DAMAGE: list[Any] = [
     None,
     [],
@@ -226,12 +226,12 @@ def test_a_damaged_record_is_told_and_not_believed(record: Any) -> None:
 
 def steady(chance: float, right: int, length: int, *, places: int = 40, answers: int = 6) -> Outlook:
     """The same promise everywhere."""
-    return Outlook((Heard(10, (Promise((chance,) * length, right),) * places),) * answers)
+    return Outlook((HeldOut(10, (Promise((chance,) * length, right),) * places),) * answers)
 
 
 def test_reliability_counts_tokens_up_to_the_first_wrong_one() -> None:
     one = Promise((0.95, 0.99, 0.31, 0.4), 2)  # 0.31 is wrong, and 0.4 was never judged
-    bins = Outlook((Heard(1, (one, Promise((0.93,), 0))), Heard(1, (Promise((1.0,), 1),)))).reliability()
+    bins = Outlook((HeldOut(1, (one, Promise((0.93,), 0))), HeldOut(1, (Promise((1.0,), 1),)))).reliability()
     assert [b.tokens for b in bins] == [0, 0, 0, 1, 0, 0, 0, 0, 0, 4]
     assert bins[9].right == 3 and bins[9].promised == pytest.approx((0.95 + 0.99 + 0.93 + 1.0) / 4)
     assert bins[3].right == 0 and bins[3].promised == pytest.approx(0.31) and (bins[3].low, bins[3].high) == (0.3, 0.4)

@@ -13,7 +13,7 @@ from jobs import map_here, sms_rows, write_jsonl
 
 from daari_mlx.cost.length import Cost
 from daari_mlx.cost.probe import ProbeRecord
-from daari_mlx.graph.outlook import Heard, Outlook, Promise
+from daari_mlx.graph.outlook import HeldOut, Outlook, Promise
 from daari_mlx.job.asks import KEY
 from daari_mlx.job.concurrency import SIZES, Foretold, cache_bytes
 from daari_mlx.job.foretold import how_long
@@ -22,8 +22,8 @@ from daari_mlx.job.plan import Plan
 
 FREE = Cost((1, 4096), (1.0, 1.0))  # rows cost nothing more
 LINEAR = Cost((1, 33), (1.0, 33.0))  # every row costs as much as the first
-SURE = Outlook((Heard(10, tuple(Promise((0.99,) * 9, 9) for _ in range(20))),) * 30)
-WRONG = Outlook((Heard(10, tuple(Promise((0.3,) * 9, 0) for _ in range(20))),) * 30)
+SURE = Outlook((HeldOut(10, tuple(Promise((0.99,) * 9, 9) for _ in range(20))),) * 30)
+WRONG = Outlook((HeldOut(10, tuple(Promise((0.3,) * 9, 0) for _ in range(20))),) * 30)
 
 
 def test_rows_share_forwards_as_far_as_that_pays() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from daari_mlx.cli import main as cli
 from daari_mlx.cost.curves import CURVES, Curve
 from daari_mlx.cost.length import Cost
-from daari_mlx.graph.outlook import Heard, Outlook, Promise
+from daari_mlx.graph.outlook import HeldOut, Outlook, Promise
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.measure.forecast import go_through, go_through_fixed
 from daari_mlx.measure.records import BenchRecord
@@ -79,7 +79,7 @@ BINS = [
     {"tokens": 10, "promised": 0.4, "right": 0.8},
     {"tokens": 1000, "promised": 0.9, "right": 0.9},
 ]
-HELD_OUT = Outlook((Heard(10, (Promise((0.9,) * 6, 4),) * 30), Heard(10, (Promise((0.3, 0.3), 0),) * 20)))
+HELD_OUT = Outlook((HeldOut(10, (Promise((0.9,) * 6, 4),) * 30), HeldOut(10, (Promise((0.3, 0.3), 0),) * 20)))
 STEEP = Curve("steep", Cost((1, 4), (1.0, 4.0)), "made up")
 
 
@@ -131,7 +131,7 @@ def test_calibration_reads_counts_of_held_out_answers_as_shares():
 
 def test_calibration_leaves_empty_bins_out_and_refuses_a_record_without_any(tmp_path):
     assert plot_calibration({"bins": BINS}, tmp_path / "new" / "c.png").read_bytes().startswith(PNG)
-    for bad in ({}, {"bins": BINS[:1]}, Outlook((Heard(1, (Promise((), 0),)),))):
+    for bad in ({}, {"bins": BINS[:1]}, Outlook((HeldOut(1, (Promise((), 0),)),))):
         with pytest.raises(DaariError, match="reliability"):
             plot_calibration(bad, tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
@@ -142,7 +142,7 @@ def test_a_fixed_length_drafts_it_in_every_round_or_the_whole_path():
     assert good.rounds == ((5, 4, 5),) * 6  # 4 of 6 are right, and the bonus token
     assert bad.rounds == ((2, 0, 1),) * 20
     assert go_through_fixed(HELD_OUT, 0).tokens_per_forward == 1
-    assert go_through_fixed(Outlook((Heard(1, (Promise((0.9, 0.9), 2),) * 4),)), 2).answers[0].rounds[-1] == (2, 2, 1)
+    assert go_through_fixed(Outlook((HeldOut(1, (Promise((0.9, 0.9), 2),) * 4),)), 2).answers[0].rounds[-1] == (2, 2, 1)
 
 
 def test_length_draws_nothing_beyond_what_was_measured_and_marks_auto(axes):
