@@ -26,7 +26,7 @@ from daari_mlx.graph.outlook import Outlook
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import whole
-from daari_mlx.ground.progress import bar
+from daari_mlx.ground.progress import bar, note
 from daari_mlx.job.engine import engine_for, foretold
 from daari_mlx.job.files import Kind, Line, Writer, opened_for_writing, read_lines
 from daari_mlx.job.folder import JobFolder, teacher_settings
@@ -166,7 +166,7 @@ class _Run:
         plan.take_in(self.journal, retry_errors=self.job.retry_errors)
         pending = plan.pending()
         if len(pending) and crew.rank == 0:
-            _note(what_is_left(plan, self.job.manner.length.max_tokens))
+            note(what_is_left(plan, self.job.manner.length.max_tokens))
         with self._output() if crew.rank == 0 else nullcontext() as output:
             if len(mine := pending[crew.rank :: crew.size]):
                 self.journal.begin(f"{name}-{crew.rank:03d}")
@@ -191,7 +191,7 @@ class _Run:
         )
         if crew.rank == 0:
             timed = None if found is None else probe.load(teacher.model)
-            _note(
+            note(
                 f"{most_rows} rows at once" + (how_long(found, timed, self.plan, most_rows) if found and timed else "")
             )
         label = "answers" if crew.size == 1 else f"answers, rank 0 of {crew.size}"
@@ -294,10 +294,6 @@ def _settings(teacher: Teacher, job: Job) -> dict[str, Any]:
         "json_whitespace": None if manner.schema is None else manner.whitespace,
         **{name: value for name, value in vars(manner.sampling).items() if manner.sampling.temp or name == "temp"},
     }
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _summary(plan: Plan, before: int, done: Done, counted: Counted) -> dict[str, Any]:
