@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,20 @@ from daari_mlx.cost import probe
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.outlook import Outlook
-from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import whole
 from daari_mlx.ground.progress import bar, note
+from daari_mlx.job.done import Done, summary
 from daari_mlx.job.engine import engine_for, foretold
 from daari_mlx.job.files import Kind, Line, Writer, opened_for_writing, read_lines
 from daari_mlx.job.folder import JobFolder, teacher_settings
 from daari_mlx.job.foretold import how_long, what_is_left
 from daari_mlx.job.journal import Journal
-from daari_mlx.job.output import Counted, Output
+from daari_mlx.job.output import Output
 from daari_mlx.job.plan import Plan, look_at, refuse_bad
 from daari_mlx.job.requests import Manner, Requests, row_seed
 from daari_mlx.job.shape import Shape
-from daari_mlx.job.work import Answer, answer_all
+from daari_mlx.job.work import answer_all
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.ranks import Alone
 
@@ -48,7 +48,7 @@ class Job:
     Attributes:
         data, split: rows to answer; ``"-"`` is stdin.
         out: the file to write; None for stdout, which cannot be gone on with.
-        shape: given the first row, from rows to questions and back.
+        shape: given the first row that can be read, from rows to questions and back.
         asking: the settings of ``shape``, as JSON values: answers of others are not mixed with these.
         manner: how rows are answered.
         limit: take so many rows; None for all.
@@ -77,31 +77,6 @@ class Job:
     outlook: Outlook | None = None
 
 
-@dataclass
-class Done:
-    """What one run did.
-
-    Attributes:
-        answered, failed: rows of this run with an answer, and with an error.
-        seconds: of answering.
-        statistics: of its answers together.
-        alone: why rows did not share forwards, or None.
-    """
-
-    answered: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-    statistics: Statistics = field(default_factory=Statistics)
-    alone: str | None = None
-
-    def take(self, answer: Answer) -> None:
-        """Count an answer."""
-        self.answered += answer.error is None
-        self.failed += answer.error is not None
-        self.statistics.add(answer.statistics)
-        self.alone = self.alone or answer.alone
-
-
 def run_job(teacher: Teacher, graph: Graph | None, job: Job, crew: Alone | None = None) -> dict[str, Any] | None:
     """Do a job, or what is left of it.
 
@@ -119,7 +94,8 @@ def run_job(teacher: Teacher, graph: Graph | None, job: Job, crew: Alone | None 
     crew = crew or Alone()
     requests = Requests(teacher.tokenizer, job.manner, teacher.context_length)
     with _on_disk(job, crew) as (data, out):
-        shape = job.shape(next(read_lines(data, job.split), Line(data, None)))
+        readable = (line for line in read_lines(data, job.split) if line.fields is not None)
+        shape = job.shape(next(readable, Line(data, None)))
         plan = look_at(
             read_lines(data, job.split),
             shape.ask,
@@ -173,12 +149,12 @@ class _Run:
                 self._answer(mine.tolist(), done, output if crew.size == 1 else None)
             crew.agree()
             _gather(self.journal, crew)
-            done = _together(done, crew)
+            done = done.together(crew)
             if output is None:
                 return None
             plan.take_in(self.journal, retry_errors=False)
             output.advance()
-        return _summary(plan, len(pending), done, output.counted)
+        return summary(plan, len(pending), done, output.counted)
 
     def _answer(self, mine: list[int], done: Done, output: Output | None) -> None:
         """Answer some rows; each is in the journal before anything else becomes of it."""
@@ -202,7 +178,7 @@ class _Run:
                     output.write_early(row, line) if job.unordered else output.advance()
                 done.take(answer)
                 done.seconds = time.perf_counter() - start
-                shown.note(_figures(done))
+                shown.note(done.figures())
                 shown.update(1)
                 if job.max_errors is not None and done.failed > job.max_errors:
                     raise DaariError(
@@ -238,12 +214,6 @@ class _Run:
             writer.close()
 
 
-def _figures(done: Done) -> str:
-    counted = done.statistics
-    errors = f", {done.failed} errors" if done.failed else ""
-    return f"{counted.tokens / max(done.seconds, 1e-9):,.0f} tok/s, {counted.tokens_per_forward:.1f} a forward{errors}"
-
-
 @contextmanager
 def _on_disk(job: Job, crew: Alone) -> Iterator[tuple[str, Path]]:
     """Where the rows lie and where the output goes: stdin is read to a file first, stdout has a passing folder."""
@@ -267,20 +237,6 @@ def _gather(journal: Journal, crew: Alone, *, everyone: bool = False) -> None:
     journal.look()
 
 
-def _together(done: Done, crew: Alone) -> Done:
-    """What all ranks did."""
-    told = {name: getattr(done, name) for name in ("answered", "failed", "seconds", "alone")}
-    counts = {name: getattr(done.statistics, name) for name in ("tokens", "forwards", "drafted", "accepted")}
-    found = Done()
-    for said in map(json.loads, crew.each(json.dumps([told, counts]))):
-        found.answered += said[0]["answered"]
-        found.failed += said[0]["failed"]
-        found.seconds = max(found.seconds, said[0]["seconds"])
-        found.alone = found.alone or said[0]["alone"]
-        found.statistics.add(Statistics(**said[1]))
-    return found
-
-
 def _settings(teacher: Teacher, job: Job) -> dict[str, Any]:
     """What the answers depend on: those of other settings are not mixed with these."""
     manner = job.manner
@@ -293,25 +249,4 @@ def _settings(teacher: Teacher, job: Job) -> dict[str, Any]:
         "json_schema": manner.schema,
         "json_whitespace": None if manner.schema is None else manner.whitespace,
         **{name: value for name, value in vars(manner.sampling).items() if manner.sampling.temp or name == "temp"},
-    }
-
-
-def _summary(plan: Plan, before: int, done: Done, counted: Counted) -> dict[str, Any]:
-    return {
-        "rows": counted.rows,
-        "errors": counted.errors,
-        "bad_rows": len(plan.bad),
-        "asked": before,
-        "answered": done.answered,
-        "failed": done.failed,
-        "prompt_tokens": plan.prompt_tokens,
-        "completion_tokens": counted.completion_tokens,
-        "seconds": done.seconds,
-        "rows_per_second": (done.answered + done.failed) / done.seconds if done.seconds else 0.0,
-        "tokens_per_second": done.statistics.tokens / done.seconds if done.seconds else 0.0,
-        "tokens_per_forward": done.statistics.tokens_per_forward,
-        "acceptance_rate": done.statistics.acceptance_rate,
-        "compared": counted.compared,
-        "same": counted.same,
-        "alone": done.alone,
     }
