@@ -3,7 +3,8 @@
 python scripts/make_machines_table.py           # writes the table
 python scripts/make_machines_table.py --check   # exit status 1 where the page tells other things
 
-A record is what scripts/record wrote on somebody's machine. What ``inspect`` predicted there stands beside what was found.
+A record is what scripts/record wrote on somebody's machine. What ``inspect`` predicted there stands beside what was
+found.
 """
 
 from __future__ import annotations
