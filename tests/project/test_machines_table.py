@@ -27,7 +27,11 @@ def record(device: str, found: float, predicted: float | None) -> dict[str, Any]
 def test_what_was_predicted_stands_beside_what_was_found() -> None:
     lines = machines.table([record("Some Xeon", 4.0, None), record("Apple M3 Max", 3.0, 3.3)]).splitlines()[2:]
     found = "4.3 | 3.0x (2.5–3.5) | 3.3x (+10%) | 2.0x at 4, 1.3x at 16 | 23 of 24, 1 ties |"
-    assert lines[0] == f"| Apple M3 Max | `some/model` | {found}" and lines[1].startswith("| Some Xeon |") and "| – |" in lines[1]
+    assert (
+        lines[0] == f"| Apple M3 Max | `some/model` | {found}"
+        and lines[1].startswith("| Some Xeon |")
+        and "| – |" in lines[1]
+    )
 
 
 def test_the_page_has_the_records_that_are_there() -> None:
