@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daari_mlx.chat.screen import SEPARATOR, columns
+from daari_mlx.decode.choose import NO_GRAPH
 from daari_mlx.graph.source import NAMES
 from daari_mlx.ground.accept import TEACHER
 from daari_mlx.ground.legible import width
@@ -31,7 +32,9 @@ def figures(last: GenerationResponse, context: str | None, how_it_ended: str | N
         how_it_ended: in words where it did not come to its end, else None.
     """
     drafting = drafting_text(last).replace(", ", SEPARATOR).replace("; then off:", f"{SEPARATOR}then drafting off:")
-    if drafting.startswith("off:"):
+    if last.drafting_off == NO_GRAPH and not last.statistics.drafted:
+        drafting = ""  # nobody was asked to: the first line of the chat says so
+    elif drafting.startswith("off:"):
         drafting = f"drafting {drafting}"
     parts = [
         f"{last.prompt_tokens} prompt tokens prefilled",

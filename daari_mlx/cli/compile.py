@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from daari_mlx.cli.options import words
-from daari_mlx.cli.options.command import refuse_unused, takes
+from daari_mlx.cli.options.command import is_given, refuse_unused, takes
 from daari_mlx.cli.options.names import FEATURES, RowsName, TeacherName
 from daari_mlx.compile.options import ExtractOptions
 from daari_mlx.ground.errors import DaariError
@@ -49,7 +49,8 @@ NodeCount = Annotated[
 
 @takes(
     "model data workdir adapter_path trust_remote_code answers layer max_tokens split skip_bad_rows limit seed "
-    f"chat_template_config {FEATURES} shard_model as_json"
+    f"chat_template_config {FEATURES} shard_model as_json",
+    answers="teacher",
 )
 def extract(
     teacher_name: TeacherName,
@@ -102,6 +103,7 @@ def _extract(
             "compile runs in one process: start daari-mlx extract with the launcher, then compile its --workdir alone."
         )
     folder = Workdir(workdir)
+    how = replace(how, chat_template_config=rows_name.chat_template_config)
     rows_name.check()
     # lazy: a mistake in the data shows before the weights are read
     teacher = (
@@ -125,9 +127,10 @@ def _extract(
 
 @takes(
     "graph_path update workdir model data nodes max_bytes adapter_path trust_remote_code answers layer max_tokens "
-    f"split skip_bad_rows limit seed chat_template_config {FEATURES} as_json",
+    f"split skip_bad_rows limit seed chat_template_config {FEATURES} force as_json",
     model=None,
     data=None,
+    answers="teacher",
 )
 def compile(
     ctx: typer.Context,
@@ -141,6 +144,7 @@ def compile(
     workdir: MaybeWorkdir = None,
     nodes: NodeCount = "auto",
     max_bytes: words.MaxBytes = None,
+    force: words.Force = False,
     as_json: words.Json = False,
 ) -> None:
     """Make a graph of collected states. Either of a finished extraction (--workdir), or of a teacher and data."""
@@ -159,16 +163,18 @@ def compile(
     from daari_mlx.compile.workdir import Workdir
     from daari_mlx.graph.artifact import check_target, read_stats, save_graph
     from daari_mlx.ground.files import remove
-    from daari_mlx.share.find import load_graph
+    from daari_mlx.measure.prospect import first_verdict, teacher_words
+    from daari_mlx.share.find import load_graph, load_stats
 
-    known = None if update is None else load_graph(update)
+    known, earlier = (None, {}) if update is None else (load_graph(update), load_stats(update))
     graph_path = graph_path or str(update)
-    check_target(graph_path)
     target = Path(os.path.abspath(graph_path))
+    in_place = update is not None and Path(os.path.abspath(update)) == target
+    check_target(graph_path, replace=force or in_place)
     folder = workdir or str(target.with_name(target.name + (".work" if known is None else ".update.work")))
     if reads:
         if known is not None:
-            how = replace(how, layer=known.layer, dimensions=known.nodes.centroids.shape[1])
+            how, rows_name = _as_compiled(ctx, known, earlier, how, rows_name)
         _extract(folder, how, teacher_name, rows_name, known=known)
     if known is None:
         count = None if nodes == "auto" else nodes
@@ -176,9 +182,36 @@ def compile(
     else:
         from daari_mlx.compile.update import update_graph
 
-        compiled = update_graph(known, Workdir(folder), seed=how.seed, max_bytes=max_bytes)
+        compiled = update_graph(known, Workdir(folder), seed=how.seed, max_bytes=max_bytes, stats=earlier)
     save_graph(compiled.graph, graph_path, {**compiled.stats, "command": report.command_line()})
     if workdir is None:
         remove(Path(folder))
     stats = read_stats(graph_path)
-    print(report.as_json({"graph": graph_path, **stats}) if as_json else report.compile_text(stats, graph_path))
+    verdict = first_verdict(stats, compiled.graph, graph_path)
+    if as_json:
+        print(report.as_json({"graph": graph_path, **stats, "verdict": verdict}))
+        return
+    print(report.compile_text(stats, graph_path, verdict))
+    report.note(f"next: {shlex.join(['daari-mlx', 'chat', *teacher_words(compiled.graph), '--graph', graph_path])}")
+
+
+def _as_compiled(
+    ctx: typer.Context, known: Graph, stats: dict[str, Any], how: ExtractOptions, rows_name: RowsName
+) -> tuple[ExtractOptions, RowsName]:
+    """How new text is read for a graph: as its own was, unless the command line says otherwise."""
+    how = replace(how, layer=known.layer, dimensions=known.nodes.centroids.shape[1])
+    settings = stats.get("settings")
+    settings = settings if isinstance(settings, dict) else {}
+    was, limit = settings.get("answers"), settings.get("max_tokens")
+    if was in ("teacher", "reference"):
+        if not is_given(ctx, "answers"):
+            how = replace(how, answers=was)
+        elif how.answers != was:
+            report.note(f"note: the graph holds {was} answers, these are {how.answers} ones: it will hold both")
+    if type(limit) is int and limit > 0 and not is_given(ctx, "max_tokens"):
+        how = replace(how, max_tokens=limit)
+    config = settings.get("chat_template_config")
+    if isinstance(config, dict) and config and not is_given(ctx, "chat_template_config"):
+        rows_name = replace(rows_name, chat_template_config=config)
+        report.note(f"note: --chat-template-config is the graph's own, {report.as_json(config)}")
+    return how, rows_name

@@ -61,14 +61,14 @@ def inspect(
         refuse_unused(ctx, OF_OWN_TEXT, "goes with --data: leave it out")
     elif teacher_name.model is None:
         raise typer.BadParameter("--data needs --model: the teacher that answers", ctx=ctx)
-    from daari_mlx.graph.artifact import STATS, read_stats
-    from daari_mlx.measure.prospect import choose, kept_outlook, measured_here, prospect
-    from daari_mlx.share.find import graph_folder, load_graph
+    from daari_mlx.graph.artifact import graph_bytes
+    from daari_mlx.measure.prospect import asking, choose, kept_outlook, measured_here, prospect, why_unknown
+    from daari_mlx.share.find import graph_folder, load_graph, load_stats
     from daari_mlx.show.graph_view import graph_view
 
     folder = graph_folder(graph)
     known = load_graph(folder)
-    stats = read_stats(folder) if (folder / STATS).exists() else {}
+    stats = load_stats(folder)
     choose(device, None)  # a name that is none is told before anything is read
     if data is None:
         outlook, missing = kept_outlook(stats)
@@ -77,14 +77,15 @@ def inspect(
     else:
         tokenizer, outlook, source = _own_text(known, teacher_name, rows_name, number, length.max_tokens)
         missing = None
+    unknown = why_unknown(stats) if data is None else None
     here, unmeasured = measured_here(known) if device is None else (None, None)
-    size = sum(file.stat().st_size for file in folder.iterdir())
     view = {
-        **graph_view(known, graph, stats, size, tokenizer, top),
-        "held_out": None if outlook is None else prospect(outlook, choose(device, here)),
+        **graph_view(known, graph, stats, graph_bytes(folder), tokenizer, top),
+        "held_out": None if outlook is None else prospect(outlook, choose(device, here), unknown),
         "held_out_from": None if outlook is None else source,
         "held_out_missing": missing,
         "probe_command": unmeasured,
+        "ask_command": asking(known, graph) if unknown else None,
     }
     _print(view, as_json)
 
@@ -110,6 +111,8 @@ def _compiled_answers(stats: dict[str, Any]) -> str:
         return "the teacher's own, from the corpus that was compiled"
     if kind == "reference":
         return "those of the corpus that was compiled; the teacher's own may differ from them"
+    if kind == "mixed":
+        return "partly the teacher's own, partly those of the corpus that was compiled"
     return "from the corpus that was compiled"
 
 

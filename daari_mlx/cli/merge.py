@@ -16,15 +16,24 @@ def merge(
     other: Annotated[str, Option("Another graph of the same teacher and layer.", "OTHER", by_place=True)],
     graph_path: words.GraphPath,
     max_bytes: words.MaxBytes = None,
+    force: words.Force = False,
     as_json: words.Json = False,
 ) -> None:
     """Make one graph of two. Both of one teacher and layer, compiled apart."""
     from daari_mlx.compile.update import merge_graphs
     from daari_mlx.graph.artifact import check_target, read_stats, save_graph
-    from daari_mlx.share.find import load_graph
+    from daari_mlx.measure.prospect import first_verdict
+    from daari_mlx.share.find import load_graph, load_stats
 
-    check_target(graph_path)
-    merged = merge_graphs(load_graph(graph), load_graph(other), max_bytes=max_bytes)
+    check_target(graph_path, replace=force)
+    stats_of = load_stats(graph), load_stats(other)
+    merged = merge_graphs(load_graph(graph), load_graph(other), max_bytes=max_bytes, stats=stats_of)
+    if shared := merged.stats["shared_prompts"]:
+        report.note(f"note: {shared:,} prompts are in both graphs: what they taught counts twice")
     save_graph(merged.graph, graph_path, {**merged.stats, "command": report.command_line()})
     stats = read_stats(graph_path)
-    print(report.as_json({"graph": graph_path, **stats}) if as_json else report.compile_text(stats, graph_path))
+    verdict = first_verdict(stats, merged.graph, graph_path)
+    if as_json:
+        print(report.as_json({"graph": graph_path, **stats, "verdict": verdict}))
+    else:
+        print(report.compile_text(stats, graph_path, verdict))

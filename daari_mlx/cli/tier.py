@@ -8,7 +8,6 @@ from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import takes
 from daari_mlx.cli.options.names import FEATURES, RowsName, TeacherName
 from daari_mlx.ground.option import Option
-from daari_mlx.measure.forecast import PAYS
 from daari_mlx.show import report
 from daari_mlx.tier.options import TierOptions
 
@@ -61,6 +60,8 @@ def tier_text(record: dict[str, Any], path: str) -> str:
 
 def _here(record: dict[str, Any]) -> str:
     """Whether the tier pays on this machine, by what a drafted token was measured to cost here."""
+    from daari_mlx.measure.forecast import PAYS
+
     cost, speed = record["measured_draft_cost"], record["speed_here"]
     told = f"a drafted token costs {cost:.2f} of a teacher's forward"
     if speed >= PAYS:

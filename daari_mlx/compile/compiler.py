@@ -84,6 +84,7 @@ def compile_graph(
         **summary(graph, int(corpus.answers().sum())),
         "states": states,
         "sequences": extraction["sequences"],
+        "answers_cut": extraction.get("answers_cut", 0),
         "seconds": {**extraction["seconds"], **clock.laps},  # type: ignore[dict-item]
         "peak_mb": peak_mb(),
         "settings": {
@@ -96,6 +97,7 @@ def compile_graph(
             "answers": plan.answers,
             "max_tokens": plan.max_tokens,
             "corpus": plan.corpus,
+            "chat_template_config": plan.chat_template_config,
         },
         **held_out_stats(built.outlook),
     }

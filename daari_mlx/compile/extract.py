@@ -70,6 +70,7 @@ def extract(
         layer=options.layer,
         dimensions=options.dimensions,
         seed=options.seed,
+        chat_template_config=options.chat_template_config,
     )
     # what cannot be a teacher is told before any work
     _, width = tap_model(teacher.model, options.layer)
@@ -173,6 +174,7 @@ def _fill(
                 "states": sum(part.states for part in parts),
                 "shards": len(parts),
                 "ranks": crew.size,
+                "answers_cut": _cut_short(sequences, teacher, options),
                 "seconds": {
                     "answers": answered - start,
                     "choices": chosen - answered,
@@ -180,6 +182,14 @@ def _fill(
                 },
             },
         )
+
+
+def _cut_short(sequences: list[Sequence], teacher: Teacher, options: ExtractOptions) -> int:
+    """How many of the teacher's answers ended at their limit, not at an end token of the teacher's own."""
+    if options.answers != "teacher":
+        return 0
+    ends = set(teacher.tokenizer.eos_token_ids)
+    return sum(s.tokens[-1] not in ends for s in sequences)
 
 
 def _answered(

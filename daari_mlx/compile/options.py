@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from daari_mlx.ground.option import Option, check_fields, number, whole
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractOptions:
-    """How states are taken; ``dimensions`` are those of the reduced states, ``seed`` orders the sequences."""
+    """How states are taken; ``dimensions`` are those of the reduced states, ``seed`` orders the sequences.
+
+    ``chat_template_config`` is what the rows were rendered with: it is kept, for those that join them later.
+    """
 
     answers: Annotated[
         Literal["reference", "teacher"],
@@ -29,6 +32,7 @@ class ExtractOptions:
     ] = "final"
     seed: Annotated[int, number("The same data, seed, versions and threads give the same bytes.", 0, 2**32 - 1)] = 0
     dimensions: Annotated[int, number("Of the reduced states.", 1)] = 64
+    chat_template_config: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """See that each is one that has a meaning."""

@@ -15,9 +15,18 @@ import numpy as np
 
 from daari_mlx.compile.budget import MAX_BYTES, few_prompts
 from daari_mlx.compile.build import count_graph
-from daari_mlx.compile.calibrate import calibrate
+from daari_mlx.compile.calibrate import calibrate, parts
 from daari_mlx.compile.cluster import MAX_NODES, STATES_PER_NODE, cluster_states, fit_sample, label_all
-from daari_mlx.compile.compiler import Compiled, first_states, label_states, labelled, peak_mb, sample_states, summary
+from daari_mlx.compile.compiler import (
+    Compiled,
+    first_states,
+    held_out_stats,
+    label_states,
+    labelled,
+    peak_mb,
+    sample_states,
+    summary,
+)
 from daari_mlx.compile.extract import extraction_record
 from daari_mlx.compile.merge import APART, Part, blend, join_nodes, merge_tables, spacing
 from daari_mlx.compile.workdir import Workdir
@@ -26,6 +35,7 @@ from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import Exemplars, no_states
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes
+from daari_mlx.graph.outlook import Outlook, look_out
 from daari_mlx.graph.source import NAMES
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.errors import DaariError
@@ -34,7 +44,14 @@ from daari_mlx.ground.types import FloatArray
 from daari_mlx.teacher.fingerprint import describe, differences
 
 
-def update_graph(graph: Graph, workdir: Workdir, *, seed: int = 0, max_bytes: int | None = None) -> Compiled:
+def update_graph(
+    graph: Graph,
+    workdir: Workdir,
+    *,
+    seed: int = 0,
+    max_bytes: int | None = None,
+    stats: dict[str, Any] | None = None,
+) -> Compiled:
     """Add a finished extraction to a graph.
 
     Args:
@@ -42,6 +59,7 @@ def update_graph(graph: Graph, workdir: Workdir, *, seed: int = 0, max_bytes: in
         workdir: the new text.
         seed: of new nodes and of what is held out; the same inputs give the same bytes, as for ``compile_graph``.
         max_bytes: that the graph may have; None for 9 MB.
+        stats: what the graph's own compilation counted: whose answers it holds, what was promised on held-out ones.
 
     Raises:
         DaariError: the extraction is not finished or of another teacher, layer or projection.
@@ -64,32 +82,48 @@ def update_graph(graph: Graph, workdir: Workdir, *, seed: int = 0, max_bytes: in
     nodes = grow(graph.nodes, sample_states(workdir, states, wanted, seed), states, seed)
     corpus = labelled(shards, label_states(workdir, nodes, states, seed), first_states(workdir))
     prompts = np.concatenate([s.prompts for s in shards])
-    made = add_corpus(graph, nodes, corpus, seed=seed, max_bytes=limit)
+    unaware: list[Graph] = []
+    made = add_corpus(graph, nodes, corpus, seed=seed, max_bytes=limit, unaware=unaware)
+    outlook = look_out(unaware, made.arbiter, corpus, *parts(len(corpus), seed)) if unaware else None
+    earlier = stats or {}
     made = replace(made, prompts=few_prompts(np.concatenate([graph.prompts, prompts]), limit))
     made.check()
     drafted = int(made.support.sum())
-    stats = {
+    found = {
         **summary(made, drafted),
         "states": drafted,
         "sequences": len(made.prompts),
+        "answers_cut": _count(earlier, "answers_cut") + _count(extraction, "answers_cut"),
         "added": {"states": states, "sequences": len(corpus), "nodes": made.size - graph.size},
         "seconds": {**extraction["seconds"], "update": time.perf_counter() - start},  # type: ignore[dict-item]
         "peak_mb": peak_mb(),
         "settings": {
             **_settings(made, limit, seed),
-            "answers": plan.answers,
+            "answers": _answers(earlier, plan.answers),
             "max_tokens": plan.max_tokens,
             "corpus": plan.corpus,
+            "chat_template_config": plan.chat_template_config,
         },
+        **held_out_stats(_both(earlier, outlook)),
     }
-    return Compiled(made, stats)
+    return Compiled(made, found)
 
 
-def merge_graphs(first: Graph, second: Graph, *, max_bytes: int | None = None) -> Compiled:
+def merge_graphs(
+    first: Graph,
+    second: Graph,
+    *,
+    max_bytes: int | None = None,
+    stats: tuple[dict[str, Any], dict[str, Any]] = ({}, {}),
+) -> Compiled:
     """One graph of two of the same teacher and layer.
 
     The nodes of the one that saw more keep their places; see :func:`daari_mlx.compile.merge.join_nodes` for those of
-    the other.
+    the other. What both were compiled from counts twice; ``shared_prompts`` of the statistics says how many prompts.
+
+    Args:
+        max_bytes: that the graph may have; None for 9 MB.
+        stats: what the compilation of each counted: whose answers it holds, what was promised on held-out ones.
 
     Raises:
         DaariError: they are of different teachers or layers.
@@ -105,15 +139,51 @@ def merge_graphs(first: Graph, second: Graph, *, max_bytes: int | None = None) -
     made = replace(merge_tables(nodes, both, limit), arbiter=arbiter)
     made.check()
     drafted = int(made.support.sum())
-    stats = {
+    kinds = [_settings_of(one) for one in stats]
+    found = {
         **summary(made, drafted),
         "states": drafted,
         "sequences": len(made.prompts),
+        "shared_prompts": len(np.intersect1d(first.prompts, second.prompts)),
+        "answers_cut": sum(_count(one, "answers_cut") for one in stats),
         "seconds": {"merge": time.perf_counter() - start},
         "peak_mb": peak_mb(),
-        "settings": {**_settings(made, limit, 0), "answers": "merged", "max_tokens": 0, "corpus": "merged"},
+        "settings": {
+            **_settings(made, limit, 0),
+            "answers": _answers(stats[0], kinds[1].get("answers")),
+            "max_tokens": max(_count(kind, "max_tokens") for kind in kinds),
+            "corpus": "merged",
+        },
+        **held_out_stats(_both(stats[0], _outlook(stats[1]))),
     }
-    return Compiled(made, stats)
+    return Compiled(made, found)
+
+
+def _settings_of(stats: dict[str, Any]) -> dict[str, Any]:
+    found = stats.get("settings")
+    return found if isinstance(found, dict) else {}
+
+
+def _count(values: dict[str, Any], name: str) -> int:
+    found = values.get(name)
+    return found if type(found) is int and found > 0 else 0
+
+
+def _answers(stats: dict[str, Any], more: Any) -> str:
+    """Whose answers a graph holds that had some and gets more; ``"mixed"`` where they are of both kinds, or unknown."""
+    known = _settings_of(stats).get("answers", more)
+    return more if known == more and isinstance(more, str) else "mixed"
+
+
+def _outlook(stats: dict[str, Any]) -> Outlook | None:
+    record = stats.get("held_out")
+    return None if record is None else Outlook.of_record(record)
+
+
+def _both(stats: dict[str, Any], more: Outlook | None) -> Outlook | None:
+    """What was promised on the held-out answers of both: those of before by the graph as it was then."""
+    found = [one for one in (_outlook(stats), more) if one is not None]
+    return Outlook(tuple(answer for one in found for answer in one.answers)) if found else None
 
 
 def check_same(graph: Graph, teacher: dict[str, Any], layer: int | str, what: str) -> None:
@@ -158,7 +228,15 @@ def _limit(max_bytes: int | None) -> int:
     return MAX_BYTES if max_bytes is None else max_bytes
 
 
-def add_corpus(graph: Graph, nodes: Nodes, corpus: Corpus, *, seed: int = 0, max_bytes: int = MAX_BYTES) -> Graph:
+def add_corpus(
+    graph: Graph,
+    nodes: Nodes,
+    corpus: Corpus,
+    *,
+    seed: int = 0,
+    max_bytes: int = MAX_BYTES,
+    unaware: list[Graph] | None = None,
+) -> Graph:
     """A graph with the tables of a labelled corpus added to its own, and its sources calibrated on both.
 
     Args:
@@ -167,6 +245,7 @@ def add_corpus(graph: Graph, nodes: Nodes, corpus: Corpus, *, seed: int = 0, max
         corpus: the new text, in an order drawn by chance; its prompts are not known here.
         seed: which new sequences are held out; those that the graph knows are gone.
         max_bytes: that the graph may have.
+        unaware: gets the graphs that do not know what was held out, part by part.
     """
     known = _calibrated(graph)
     heard = graph.arbiter.names if known else NAMES
@@ -178,7 +257,13 @@ def add_corpus(graph: Graph, nodes: Nodes, corpus: Corpus, *, seed: int = 0, max
         new = count_graph(nodes, some, layer=graph.layer, vocab_size=_vocabulary(graph, corpus), max_bytes=max_bytes)
         return merge_tables(nodes, [old, Part(new, np.arange(new.size))], max_bytes)
 
-    fitted: Arbiter | None = calibrate(corpus, lambda some: Sources(both(some), heard), seed)
+    def sources_of(some: Corpus) -> Sources:
+        made = both(some)
+        if unaware is not None:
+            unaware.append(replace(made))  # the arrays, without what look-ups make of them
+        return Sources(made, heard)
+
+    fitted: Arbiter | None = calibrate(corpus, sources_of, seed)
     made = both(corpus)
     if fitted is None:
         return made

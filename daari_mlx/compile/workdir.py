@@ -33,6 +33,7 @@ class Plan:
         layer: whose states are taken.
         dimensions: of the reduced states.
         seed: order of the sequences.
+        chat_template_config: further variables that the chat template was given; None for none.
     """
 
     teacher: dict[str, Any]
@@ -43,6 +44,7 @@ class Plan:
     layer: int | str
     dimensions: int
     seed: int
+    chat_template_config: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ class Workdir:
         """
         record = read_json(self.plan_path, "extraction record (extract.json)")
         version = record.pop("format_version", None)
+        record.setdefault("chat_template_config", None)  # older ones do not tell
         if version != FORMAT or set(record) != set(Plan.__dataclass_fields__):
             raise DaariError(
                 f"{self.plan_path} is of version {version}, this one reads version {FORMAT}: extract again."

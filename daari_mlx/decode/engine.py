@@ -133,8 +133,8 @@ class SpecEngine:
             options: those of :meth:`stream_chat`.
 
         Returns:
-            The answer's text, and ``{"tokens", "calls", "tokens_per_call", "acceptance_rate", ...}``: emitted tokens,
-            teacher forwards after prefill, and what drafting did (:class:`daari_mlx.ground.accept.Statistics`).
+            The answer's text, and ``{"tokens", "forwards", "tokens_per_forward", "acceptance_rate", ...}``: emitted
+            tokens, teacher forwards after prefill, and what drafting did (:class:`daari_mlx.ground.accept.Statistics`).
         """
         text, last = "", None
         for last in self.stream_chat(messages, **options):

@@ -16,7 +16,7 @@ from daari_mlx.teacher.rewind import Cache, cached_tokens, leaves
 _SAMPLER = "it is a sampler's: give sampler=mlx_lm.sample_utils.make_sampler({}=...)"
 _PROCESSOR = "it is a logits processor's: give logits_processors=mlx_lm.sample_utils.make_logits_processors({}=...)"
 _INSTEAD = {  # names that mlx-lm, or a part of it, knows, and what to do here
-    "draft_model": "the graph takes the draft model's place: give graph=..., or use mlx_lm.stream_generate",
+    "draft_model": "give drafter=daari_mlx.draft.model.model_drafter(loaded, teacher); a graph is given as graph=",
     "input_embeddings": "drafts continue token ids, which embeddings do not have: use mlx_lm.stream_generate",
     "image": "this package reads text only: use mlx_lm.stream_generate with input_embeddings",
     "quantize_activations": "it belongs to loading a model: quantise before the model is given here",

@@ -69,10 +69,18 @@ def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:
             "arrays_sha256": _sha256(beside / ARRAYS),
         }
         write_json(beside / CONFIG, {**config, "config_sha256": seal(config)})
-        size = sum(f.stat().st_size for f in beside.iterdir())
-        write_json(beside / STATS, {**stats, "bytes": size, "versions": versions()})
-        (beside / CARD).write_text(card_text(config, {**stats, "bytes": size}), encoding="utf-8")
+        size, told = graph_bytes(beside), -1
+        while size != told:  # the files that tell it are among those that are counted
+            told = size
+            write_json(beside / STATS, {**stats, "bytes": told, "versions": versions()})
+            (beside / CARD).write_text(card_text(config, {**stats, "bytes": told}), encoding="utf-8")
+            size = max(told, graph_bytes(beside))
     return path
+
+
+def graph_bytes(folder: Path) -> int:
+    """What the files of a graph take, whatever else lies beside them."""
+    return sum((folder / name).stat().st_size for name in LIMITS if (folder / name).is_file())
 
 
 def seal(config: dict[str, Any]) -> str:
@@ -81,9 +89,9 @@ def seal(config: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
-def check_target(path: str | Path) -> None:
-    """Raise :class:`DaariError` where writing a graph to ``path`` would replace something that is no graph."""
-    check_new_folder(path, "--graph-path", "graph", _others)
+def check_target(path: str | Path, replace: bool = True) -> None:
+    """Raise :class:`DaariError` where a graph at ``path`` would replace what is none, or one that it shall not."""
+    check_new_folder(path, "--graph-path", "graph", _others, replace)
 
 
 def _others(names: list[str]) -> list[str]:

@@ -97,9 +97,11 @@ class Statistics:
         self.drafting_off = self.drafting_off or other.drafting_off
 
     def as_dict(self) -> dict[str, object]:
-        """The counts and the derived figures, ready for JSON; ``calls`` is the published name of ``forwards``."""
+        """The counts and the derived figures, ready for JSON; ``calls`` is an older name of ``forwards``."""
         return {
             "tokens": self.tokens,
+            "forwards": self.forwards,
+            "tokens_per_forward": self.tokens_per_forward,
             "calls": self.forwards,
             "tokens_per_call": self.tokens_per_forward,
             "drafted": self.drafted,

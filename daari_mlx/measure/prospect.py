@@ -13,6 +13,7 @@ from daari_mlx.graph.outlook import Outlook
 from daari_mlx.measure.forecast import Forecast, forecast
 
 HERE = "this machine"
+FEW = 30  # draft tokens of a bin, below which chance alone moves its share
 
 
 def kept_outlook(stats: dict[str, Any]) -> tuple[Outlook | None, str | None]:
@@ -35,6 +36,28 @@ def kept_outlook(stats: dict[str, Any]) -> tuple[Outlook | None, str | None]:
     return None, f"nothing was kept of held-out answers when this graph was made: compile it anew, {own}"
 
 
+def why_unknown(stats: dict[str, Any]) -> str | None:
+    """Why what is kept of held-out answers tells nothing yet of the teacher's: they are not its own. Else None.
+
+    Args:
+        stats: a graph's ``compile_stats.json``; one that does not say whose answers they are is believed.
+    """
+    settings = stats.get("settings")
+    kind = settings.get("answers") if isinstance(settings, dict) else None
+    if kind not in ("reference", "mixed", "merged"):
+        return None
+    some = "the answers" if kind == "reference" else "some of the answers"
+    return (
+        f"{some} that this graph was compiled from are those of its data. What is drafted is what the teacher itself "
+        "says, and nobody asked it"
+    )
+
+
+def asking(graph: Graph, path: str) -> str:
+    """The command that asks the teacher and finds out."""
+    return shlex.join(["daari-mlx", "inspect", path, *teacher_words(graph), "--data", "test.jsonl"])
+
+
 def measured_here(graph: Graph) -> tuple[Curve | None, str | None]:
     """T(m) of the graph's teacher on this machine, or None and the command that measures it; no weights are read."""
     from daari_mlx.cost import probe
@@ -44,11 +67,16 @@ def measured_here(graph: Graph) -> tuple[Curve | None, str | None]:
         return Curve(
             HERE, record.cost, f"{record.key['chip']}, {record.key['blas']}: measured by daari-mlx probe"
         ), None
+    return None, shlex.join(["daari-mlx", "probe", *teacher_words(graph)])
+
+
+def teacher_words(graph: Graph) -> list[str]:
+    """The options that name a graph's teacher."""
     teacher = graph.teacher
-    words = ["daari-mlx", "probe", "--model", str(teacher.get("source") or "MODEL")]
+    words = ["--model", str(teacher.get("source") or "MODEL")]
     if teacher.get("adapter"):
         words += ["--adapter-path", str(teacher.get("adapter_path") or "ADAPTER")]
-    return None, shlex.join(words)
+    return words
 
 
 def choose(device: str | None, here: Curve | None) -> list[Curve]:
@@ -66,37 +94,67 @@ def choose(device: str | None, here: Curve | None) -> list[Curve]:
     return [*([here] if here is not None else []), *CURVES.values()]
 
 
-def prospect(outlook: Outlook, curves: list[Curve]) -> dict[str, Any]:
+def prospect(outlook: Outlook, curves: list[Curve], unknown: str | None = None) -> dict[str, Any]:
     """How far a graph's promises can be trusted, and whether it pays on each machine; JSON values.
 
     Args:
         outlook: of at least one answer.
+        unknown: why this is no verdict, as :func:`why_unknown` tells; then nobody says that it pays.
     """
     bins = outlook.reliability()
     judged = sum(b.tokens for b in bins)
+    fair = [b for b in bins if b.tokens >= FEW]
     off = sum(abs(b.promised * b.tokens - b.right) for b in bins) / max(judged, 1)
     return {
         "answers": len(outlook.answers),
         "tokens": outlook.tokens,
         "draft_tokens": judged,
         "off_by": off,
+        "worst": max(
+            ({**asdict(b), "off": abs(b.promised - b.right / b.tokens)} for b in fair), key=_off, default=None
+        ),
         "reliability": [asdict(b) for b in bins],
-        "machines": [_machine(forecast(outlook, curve)) for curve in curves],
+        "unknown": unknown,
+        "machines": [_machine(forecast(outlook, curve), unknown) for curve in curves],
     }
 
 
-def _machine(found: Forecast) -> dict[str, Any]:
+def _off(found: dict[str, Any]) -> float:
+    return float(found["off"])
+
+
+def _machine(found: Forecast, unknown: str | None) -> dict[str, Any]:
     values = {name: value for name, value in asdict(found).items() if name != "curve"}
     return {
         "device": found.curve.name,
         "source": found.curve.source,
-        "pays": found.pays,
-        "verdict": verdict(found),
+        "pays": found.pays if unknown is None else None,
+        "verdict": verdict(found) if unknown is None else f"not known: {unknown}",
         "why_not": found.why_not,
         "costs": found.costs,
         "foretellable": found.foretellable,
         **values,
     }
+
+
+def first_verdict(stats: dict[str, Any], graph: Graph, path: str) -> str:
+    """The verdict at the end of a compilation: on this machine, else under published times; else why there is none."""
+    outlook, missing = kept_outlook(stats)
+    if outlook is None:
+        return f"not known: {missing}"
+    if unknown := why_unknown(stats):
+        return f"not known: {unknown}. This asks it: {asking(graph, path)}"
+    here, _ = measured_here(graph)
+    if here is not None:
+        return verdict(forecast(outlook, here))
+    found = [forecast(outlook, curve) for curve in CURVES.values()]
+    paying = [one.speedup for one in found if one.pays]
+    if not paying:
+        return f"will not pay on any of {len(found)} machines that others measured: {found[0].why_not}"
+    return (
+        f"pays on {len(paying)} of {len(found)} machines that others measured, {min(paying):.1f}x to "
+        f"{max(paying):.1f}x plain decoding; on this one: daari-mlx inspect {path}"
+    )
 
 
 def verdict(found: Forecast) -> str:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from daari_mlx.graph.artifact import ARRAYS, CONFIG, LIMITS, load_folder
+from daari_mlx.graph.artifact import ARRAYS, CONFIG, LIMITS, STATS, load_folder, read_stats
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.given import check_name
@@ -85,3 +85,13 @@ def _content(folder: Path) -> tuple[Any, ...]:
     arrays = os.stat(folder / ARRAYS)
     which = arrays.st_dev, arrays.st_ino, arrays.st_size, arrays.st_mtime_ns, arrays.st_ctime_ns
     return read_bytes(folder / CONFIG, "graph's config.json", limit=LIMITS[CONFIG]), *which
+
+
+def load_stats(graph: str | Path) -> dict[str, Any]:
+    """What a graph's compilation counted, its ``compile_stats.json``; nothing where that was not kept.
+
+    Raises:
+        DaariError: see :func:`graph_folder`; it is damaged.
+    """
+    folder = graph_folder(graph)
+    return read_stats(folder) if (folder / STATS).exists() else {}

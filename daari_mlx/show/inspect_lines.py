@@ -11,6 +11,7 @@ from daari_mlx.show.report import count_rows
 
 # Of the 256 colours, middle ones that stand out from a dark and from a light ground alike.
 GOOD, BAD, QUIET, HEAD = "color(28)", "color(160)", "color(244)", "bold"
+PAYS = {True: "pays", False: "will not pay", None: "not known"}
 LABEL = 17  # columns of a line's name
 BAR = 20  # columns of a share of 100 %
 GAP = "  "
@@ -24,7 +25,7 @@ def screen(view: dict[str, Any], columns: int) -> Iterator[Line]:
     Args:
         view: :func:`daari_mlx.show.graph_view.graph_view` with ``held_out``
             (:func:`daari_mlx.measure.prospect.prospect`, or None), ``held_out_from``, ``held_out_missing``,
-            ``probe_command`` added.
+            ``probe_command``, ``ask_command`` added.
         columns: of the screen, 40 at least.
     """
     about = [
@@ -45,6 +46,10 @@ def screen(view: dict[str, Any], columns: int) -> Iterator[Line]:
     if held_out is None:
         yield from _wrapped(f"not known: {view['held_out_missing']}", columns, BAD)
     else:
+        if held_out["unknown"]:
+            yield from _wrapped(f"not known: {held_out['unknown']}. This asks it:", columns, BAD)
+            yield GAP + visible(view["ask_command"], " "), ""
+            yield from _wrapped("Were its own answers like those, this would be to expect:", columns)
         yield from _machines(held_out, columns)
         yield from _wrapped(_basis(held_out, view["held_out_from"]), columns, QUIET)
         yield from _heading("how far its promises can be trusted")
@@ -78,24 +83,37 @@ def _machines(held_out: dict[str, Any], columns: int) -> Iterator[Line]:
     machines = held_out["machines"]
     told = [m for m in machines if m["device"] == HERE or len(machines) == 1]
     for machine in told:
-        yield from _wrapped(machine["verdict"], columns, GOOD if machine["pays"] else BAD)
+        yield from _wrapped(_verdict(machine), columns, _style(machine))
         yield from _wrapped(_more(machine), columns, QUIET)
         yield from _wrapped(f"T(m): {machine['source']}", columns, QUIET)
     others = [m for m in machines if m not in told]
     if others:
         if told:
             yield "", ""
-        yield from _wrapped(_published(others), columns, "" if told else GOOD if others[0]["pays"] else BAD)
+        yield from _wrapped(_published(others), columns, "" if told else _style(others[0]))
         name = max(len(m["device"]) for m in others)
         yield f"{'':<{name + 15}}speed-up (9 in 10) tokens/forward  slower answers", QUIET
         for machine in others:
             yield from _row(machine, name, columns)
-        if not told and not others[0]["foretellable"]:
+        if not told and others[0]["pays"] is False and not others[0]["foretellable"]:
             yield from _wrapped(_unforetellable(others[0]), columns, BAD)
+
+
+def _style(machine: dict[str, Any]) -> str:
+    return {True: GOOD, False: BAD, None: QUIET}[machine["pays"]]
+
+
+def _verdict(machine: dict[str, Any]) -> str:
+    """The sentence; where it is no verdict, the figures alone."""
+    if machine["pays"] is not None:
+        return str(machine["verdict"])
+    return f"{machine['tokens_per_forward']:.1f} tokens per forward, {machine['speedup']:.1f}x on {machine['device']}"
 
 
 def _published(machines: list[dict[str, Any]]) -> str:
     """One sentence on the machines that others measured."""
+    if machines[0]["pays"] is None:
+        return "under published T(m):"
     paying = [m["speedup"] for m in machines if m["pays"]]
     if not paying:
         return "will not pay under any of the published T(m):"
@@ -107,11 +125,11 @@ def _row(machine: dict[str, Any], name: int, columns: int) -> Iterator[Line]:
     speed = f"{machine['speedup']:5.2f}x ({machine['low']:.2f}–{machine['high']:.2f})"
     slower = f"{machine['losing']:,} of {machine['answers']:,}"
     yield (
-        f"{machine['device']:<{name}}{GAP}{'pays' if machine['pays'] else 'will not pay':<13}{speed:<18}"
+        f"{machine['device']:<{name}}{GAP}{PAYS[machine['pays']]:<13}{speed:<18}"
         f"{machine['tokens_per_forward']:>15.2f}{GAP}{slower:>14}",
-        GOOD if machine["pays"] else BAD,
+        _style(machine),
     )
-    if not machine["pays"]:
+    if machine["pays"] is False:
         yield from _wrapped(machine["why_not" if machine["foretellable"] else "costs"], columns, QUIET, indent=GAP)
 
 
@@ -151,9 +169,11 @@ def _reliability(held_out: dict[str, Any], columns: int) -> Iterator[Line]:
         true = row["right"] / count
         bar = "█" * round(true * min(BAR, max(columns - 50, 0)))
         yield f"{label:<13}{count:>13,}{row['promised']:>10.1%}{true:>11.1%}  {bar}".rstrip(), ""
+    worst = held_out["worst"]
+    most = "" if worst is None else f", at worst {100 * worst['off']:.1f} ({worst['low']:.0%} to {worst['high']:.0%})"
     yield from _wrapped(
-        f"On average a promise is {100 * held_out['off_by']:.1f} points off; each draft token counted here had only "
-        "right ones before it.",
+        f"On average a promise is {100 * held_out['off_by']:.1f} points off{most}; each draft token counted here had "
+        "only right ones before it.",
         columns,
         QUIET,
     )

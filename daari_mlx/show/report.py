@@ -82,12 +82,13 @@ def extract_text(record: dict[str, Any], workdir: str) -> str:
     return f"{workdir}: {counts}; seconds {seconds_text(record['seconds'])}"
 
 
-def compile_text(stats: dict[str, Any], path: str) -> str:
+def compile_text(stats: dict[str, Any], path: str, verdict: str) -> str:
     """A small table of a compilation.
 
     Args:
         stats: the graph's ``compile_stats.json``.
         path: where the graph lies.
+        verdict: whether it will pay, in a sentence.
     """
     settings = stats["settings"]
     asked = settings["nodes_asked"]
@@ -95,6 +96,7 @@ def compile_text(stats: dict[str, Any], path: str) -> str:
     answers = settings["answers"]
     if answers == "teacher":
         answers += f" (at most {settings['max_tokens']} tokens)"
+    cut = stats.get("answers_cut")
     return table(
         [
             ("graph", path),
@@ -106,6 +108,11 @@ def compile_text(stats: dict[str, Any], path: str) -> str:
                 f"{derived}, layer {settings['layer']}, {settings['dimensions']} dimensions, answers {answers}, "
                 f"seed {settings['seed']}",
             ),
+            (
+                "answers cut",
+                f"{cut:,} of {stats['sequences']:,}, by --max-tokens: longer ones are drafted to there" if cut else "",
+            ),
+            ("will it pay?", verdict),
         ]
     )
 

@@ -168,7 +168,7 @@ def read_prompts(
         if not found.prompt:
             raise BadInput(
                 f"has no prompt: a text row is all answer; use {features.chat!r} or {features.prompt!r}, or name the "
-                "field that is the prompt with --prompt-feature"
+                "field that is the prompt with --prompt-feature; compile learns text as it is with --answers reference"
             )
         check_fits(len(found.prompt), 1, max_length)
         reference = None

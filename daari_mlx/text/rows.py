@@ -133,7 +133,7 @@ class RowReader:
 
         def whole_of() -> str:
             if not answered:
-                raise BadInput("has no answer: the last message is not from the assistant")
+                raise BadInput("has no answer: the last message is not from the assistant; --answers teacher gives one")
             if not calls:
                 typed(messages[-1]["content"], str, "the answer")
             whole = prompt + self._said(prompt, asked, messages, tools)

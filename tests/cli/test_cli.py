@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ COMMANDS = (
     "pull",
 )
 QUESTION = "Your visit with the eye clinic was moved to Saturday 2pm."
+REFERENCE = ("--answers", "reference")  # those of the data: nobody has to answer first
 
 
 def run(*args: object, stdin: str | None = None):
@@ -91,7 +93,7 @@ def corpus(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory, corpus, tiny_teacher_path) -> Path:
     folder = tmp_path_factory.mktemp("work") / "wd"
-    result = done("extract", "--model", tiny_teacher_path, "--data", corpus, "--workdir", folder)
+    result = done("extract", "--model", tiny_teacher_path, "--data", corpus, "--workdir", folder, *REFERENCE)
     assert result.stdout.count("\n") == 1
     assert "32 sequences" in result.stdout
     return folder
@@ -235,7 +237,7 @@ def test_a_closed_pipe_is_no_news(graph):
 def test_a_finished_extraction_is_not_done_again(workdir, corpus, tiny_teacher_path):
     shard = workdir / "shards" / "00000.safetensors"
     before = shard.stat().st_mtime_ns
-    result = done("extract", "--model", tiny_teacher_path, "--data", corpus, "--workdir", workdir, "--json")
+    result = done("extract", "--model", tiny_teacher_path, "--data", corpus, "--workdir", workdir, "--json", *REFERENCE)
     record = json.loads(result.stdout)
     assert (record["sequences"], record["shards"], record["workdir"]) == (32, 1, str(workdir))
     assert shard.stat().st_mtime_ns == before
@@ -243,10 +245,25 @@ def test_a_finished_extraction_is_not_done_again(workdir, corpus, tiny_teacher_p
 
 def test_compile_reports_its_stats_as_json_and_replaces_a_graph(workdir, tmp_path):
     for nodes in ("auto", "16"):
-        result = done("compile", "--workdir", workdir, "--graph-path", tmp_path / "g", "--nodes", nodes, "--json")
+        result = done(
+            "compile", "--workdir", workdir, "--graph-path", tmp_path / "g", "--nodes", nodes, "--json", "--force"
+        )
     stats = json.loads(result.stdout)
     assert stats["nodes"] == stats["settings"]["nodes_asked"] == 16
     assert json.loads((tmp_path / "g" / "compile_stats.json").read_text()).items() <= stats.items()
+
+
+def test_the_teacher_answers_unless_told_otherwise_and_what_was_cut_is_counted(corpus, tiny_teacher_path, tmp_path):
+    args = ["compile", "--model", tiny_teacher_path, "--data", corpus, "--limit", "4", "-m", "3"]
+    result = done(*args, "--graph-path", tmp_path / "g")
+    assert "answers teacher (at most 3 tokens)" in result.stdout
+    assert re.search(r"\nanswers cut +[1-4] of 4, by --max-tokens", result.stdout)
+    assert f"next: daari-mlx chat --model {tiny_teacher_path} --graph {tmp_path / 'g'}" in result.stderr
+    text = tmp_path / "text.jsonl"
+    write_rows(text, [{"text": "Lunch at noon? Lunch at noon?"}] * 3)
+    args = ["--model", tiny_teacher_path, "--data", text, "--graph-path", tmp_path / "t"]
+    assert "--answers reference" in failed("compile", *args)
+    assert "will it pay?" in done("compile", *args, *REFERENCE).stdout
 
 
 def test_compile_from_model_and_data_leaves_no_workdir_unless_it_was_named(corpus, tiny_teacher_path, tmp_path):
@@ -275,6 +292,7 @@ def test_a_compilation_that_was_stopped_resumes_from_the_folder_beside_the_graph
     monkeypatch, corpus, tiny_teacher_path, tmp_path
 ):
     args = ["compile", "--model", tiny_teacher_path, "--data", corpus, "--limit", "4", "--graph-path", tmp_path / "g"]
+    args += ["-m", "8"]
     with monkeypatch.context() as patch:
         patch.setattr(
             "daari_mlx.compile.compiler.compile_graph", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
@@ -295,6 +313,30 @@ def test_a_compilation_that_was_stopped_resumes_from_the_folder_beside_the_graph
     assert [p.name for p in tmp_path.iterdir()] == ["g"]
 
 
+@pytest.mark.parametrize("command", ["compile", "merge", "tier"])
+def test_what_took_an_hour_is_not_replaced_without_a_word(graph, command, corpus, tiny_teacher_path, tmp_path):
+    """Refused before any work: no model of these names is there."""
+    kept = shutil.copytree(graph, tmp_path / "kept") if command != "tier" else tmp_path / "kept"
+    if command == "tier":
+        kept.mkdir()
+        for name in ("tier.json", "config.json"):
+            (kept / name).write_text("{}")
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    args = {
+        "compile": ["--model", "nowhere", "--data", corpus, "--graph-path", kept],
+        "merge": [graph, graph, "--graph-path", kept],
+        "tier": ["--model", "nowhere", "--data", corpus, "--out", kept],
+    }[command]
+    told = failed(command, *args)
+    assert f"{kept} is a {'tier' if command == 'tier' else 'graph'} already" in told and "--force" in told
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    if command == "merge":
+        told = done(command, *args, "--force")
+        assert "note: 32 prompts are in both graphs" in told.stderr and "will it pay?" in told.stdout
+    else:
+        assert "nowhere" in failed(command, *args, "--force")
+
+
 def test_the_target_is_checked_before_the_work(tmp_path):
     (tmp_path / "thesis.tex").write_text("years")
     error = failed("compile", "--model", "nowhere", "--data", "nothing", "--graph-path", tmp_path)
@@ -303,7 +345,18 @@ def test_the_target_is_checked_before_the_work(tmp_path):
 
 def test_rows_come_from_stdin_too(corpus, tiny_teacher_path, tmp_path):
     lines = (corpus / "train.jsonl").read_text()
-    args = ["--model", tiny_teacher_path, "--data", "-", "--workdir", tmp_path / "w", "--limit", "3", "--json"]
+    args = [
+        "--model",
+        tiny_teacher_path,
+        "--data",
+        "-",
+        "--workdir",
+        tmp_path / "w",
+        "--limit",
+        "3",
+        "--json",
+        *REFERENCE,
+    ]
     assert json.loads(done("extract", *args, stdin=lines).stdout)["sequences"] == 3
 
 
@@ -311,7 +364,7 @@ def test_bad_rows_are_named_and_can_be_left_out(tiny_teacher_path, corpus, tmp_p
     good = [json.loads(line) for line in (corpus / "train.jsonl").read_text().splitlines()[:2]]
     unanswered = {"messages": [{"role": "user", "content": "Anyone?"}]}
     data = write_rows(tmp_path / "rows.jsonl", [good[0], unanswered, good[1]])
-    args = ["extract", "--model", tiny_teacher_path, "--data", data, "--workdir", tmp_path / "w"]
+    args = ["extract", "--model", tiny_teacher_path, "--data", data, "--workdir", tmp_path / "w", *REFERENCE]
     error = failed(*args)
     assert f"{data}:2: has no answer" in error and "--skip-bad-rows" in error
     result = done(*args, "--skip-bad-rows")
@@ -333,7 +386,7 @@ def test_missing_and_empty_data(tiny_teacher_path, tmp_path, data, told):
 
 
 def test_a_workdir_of_another_teacher(workdir, corpus, other_teacher, tiny_teacher_path):
-    error = failed("extract", "--model", other_teacher, "--data", corpus, "--workdir", workdir)
+    error = failed("extract", "--model", other_teacher, "--data", corpus, "--workdir", workdir, *REFERENCE)
     assert "teacher" in error and str(tiny_teacher_path) in error and str(other_teacher) in error
 
 

@@ -23,7 +23,7 @@ from daari_mlx.graph.artifact import STATS, save_graph
 from daari_mlx.graph.outlook import HeldOut, Outlook, Promise
 from daari_mlx.ground.legible import width
 from daari_mlx.measure.forecast import forecast
-from daari_mlx.measure.prospect import HERE, kept_outlook, measured_here, prospect, verdict
+from daari_mlx.measure.prospect import HERE, first_verdict, kept_outlook, measured_here, prospect, verdict, why_unknown
 from daari_mlx.share.find import load_graph
 from daari_mlx.share.scrub import scrub
 from daari_mlx.show.inspect_lines import screen
@@ -196,6 +196,26 @@ def test_where_the_answers_are_from_is_told() -> None:
     kinds = [_compiled_answers({"settings": {"answers": kind}}) for kind in ("teacher", "reference", None)]
     assert len({*kinds, _compiled_answers({})}) == 3
     assert "may differ" in kinds[1]
+
+
+@pytest.mark.parametrize("kind", ["reference", "mixed"])
+def test_answers_that_are_not_the_teachers_own_promise_nothing(kind: str, tmp_path: Path) -> None:
+    """Not known, and the command that finds out; the figures stand there as what would be, never as a verdict."""
+    stats = {"held_out": GOOD.as_record(), "settings": {"answers": kind}}
+    path = save_graph(full_graph(teacher=TEACHER), tmp_path / "g", stats)
+    command = f"daari-mlx inspect {path} --model some/model --adapter-path 'my dir' --data test.jsonl"
+    for more in ((), ("--device", "linear")):
+        shown = done(path, *more, columns=200).stdout
+        assert "not known:" in shown and command in shown and "Were its own answers like those" in shown
+        assert " pays" not in shown and "will not pay" not in shown
+        view = told(path, *more)
+        assert view["ask_command"] == command
+        assert {machine["pays"] for machine in view["held_out"]["machines"]} == {None}
+        assert all(machine["verdict"].startswith("not known") for machine in view["held_out"]["machines"])
+    assert first_verdict(stats, load_graph(path), str(path)).startswith("not known") and why_unknown(stats)
+    own = {**stats, "settings": {"answers": "teacher"}}
+    assert why_unknown(own) is None and first_verdict(own, load_graph(path), str(path)).startswith("pays on")
+    assert first_verdict({"sequences": 3}, load_graph(path), "g").startswith("not known: 3 sequences are too few")
 
 
 # --- on text of one's own

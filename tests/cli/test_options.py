@@ -287,7 +287,7 @@ def test_a_size_and_a_cache_are_refused(tokenizer: Any) -> None:
 # --- what is no option here
 
 UNKNOWN = {
-    "draft_model": "the graph takes the draft model's place: give graph=",
+    "draft_model": "give drafter=daari_mlx.draft.model.model_drafter",
     "input_embeddings": "drafts continue token ids, which embeddings do not have",
     "temp": r"give sampler=mlx_lm.sample_utils.make_sampler\(temp=...\)",
     "top_k": r"make_sampler\(top_k=...\)",

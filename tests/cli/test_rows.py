@@ -21,7 +21,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_which_field_is_learnt_is_said_and_can_be_chosen(tiny_teacher_path: Path, data: Path, tmp_path: Path) -> None:
-    common = ["extract", "--model", tiny_teacher_path, "--data", data, "--workdir"]
+    common = ["extract", "--model", tiny_teacher_path, "--data", data, "--answers", "reference", "--workdir"]
     told = done(*common, tmp_path / "texts").stderr
     assert "note: text rows are learnt as a whole" in told and "'label' (in 2 rows)" in told
     named = done(*common, tmp_path / "labels", "--prompt-feature", "text", "--completion-feature", "label").stderr

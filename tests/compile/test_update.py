@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -27,9 +28,10 @@ from daari_mlx.compile.budget import MAX_BYTES, few_prompts, most_prompts
 from daari_mlx.compile.build import build, count_graph
 from daari_mlx.compile.merge import Part, join_nodes, merge_tables, spacing
 from daari_mlx.compile.update import add_corpus, check_same, grow, merge_graphs
-from daari_mlx.graph.artifact import ARRAYS, read_stats, save_graph
+from daari_mlx.graph.artifact import ARRAYS, STATS, read_stats, save_graph
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes, Projection
+from daari_mlx.graph.outlook import Heard, Outlook, Promise
 from daari_mlx.graph.source import NAMES
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.share.find import load_graph
@@ -219,10 +221,46 @@ def test_an_update_needs_no_old_states_and_gives_the_same_bytes_twice(
     assert set(compiled.graph.prompts.tolist()) < set(found.prompts.tolist())
     assert len(found.prompts) == len(compiled.graph.prompts) + 30
     assert stats["added"]["sequences"] == 30
+    assert stats["held_out"]["answers"] > read_stats(compiled.path)["held_out"]["answers"], "of old and new text"
     assert found.support.sum() > compiled.graph.support.sum()
     size = compiled.graph.size
     np.testing.assert_array_equal(found.nodes.centroids[:size], compiled.graph.nodes.centroids)
     assert found.teacher == compiled.graph.teacher and found.layer == compiled.graph.layer
+
+
+@pytest.mark.parametrize("answers", [None, "reference"])
+def test_an_update_is_made_as_the_graph_was_and_a_mixture_is_told(
+    answers: str | None, compiled: Compiled, more: Path, tiny_teacher_path: Path, tmp_path: Path
+) -> None:
+    """The graph holds the teacher's answers of at most 60 tokens, of chats rendered with some variable."""
+    graph = tmp_path / "graph"
+    shutil.copytree(compiled.path, graph)
+    stats = read_stats(graph)
+    config = {"enable_thinking": False}
+    stats["settings"] |= {"answers": "teacher", "max_tokens": 12, "chat_template_config": config}
+    (graph / STATS).write_text(json.dumps(stats))
+    args = ["compile", "--update", graph, "--data", more, "--model", tiny_teacher_path, "--limit", "6"]
+    result = done(*args, *(["--answers", answers] if answers else []))
+    settings = read_stats(graph)["settings"]
+    assert settings["answers"] == ("mixed" if answers else "teacher")
+    assert settings["max_tokens"] == 12 and settings["chat_template_config"] == config
+    assert ("holds teacher answers, these are reference ones" in result) == bool(answers)
+    assert '--chat-template-config is the graph\'s own, {"enable_thinking": false}' in result
+    assert ("not known: some of the answers" in result) == bool(answers)
+
+
+def test_a_merged_graph_keeps_what_was_promised_and_whose_answers_it_holds() -> None:
+    one, two = full_graph(1), full_graph(2)
+    heard = {"held_out": Outlook((Heard(10, (Promise((0.9,), 1),) * 3),) * 2).as_record()}
+    stats = {"settings": {"answers": "teacher", "max_tokens": 40}, "answers_cut": 3, **heard}
+    merged = merge_graphs(one, two, stats=(stats, stats)).stats
+    assert merged["settings"]["answers"] == "teacher" and merged["settings"]["max_tokens"] == 40
+    assert merged["held_out"]["answers"] == 4 and merged["answers_cut"] == 6
+    both = np.intersect1d(one.prompts, two.prompts)
+    assert merged["shared_prompts"] == len(both)
+    assert merge_graphs(one, one).stats["shared_prompts"] == len(one.prompts)
+    for other in ({}, {"settings": {"answers": "reference"}}, {"settings": {"answers": "mixed"}}, {"settings": 3}):
+        assert merge_graphs(one, two, stats=(stats, other)).stats["settings"]["answers"] == "mixed"
 
 
 def test_an_update_can_be_written_elsewhere(

@@ -96,6 +96,8 @@ def test_the_record_has_the_published_names_and_is_a_copy() -> None:
     record = statistics.as_dict()
     assert record == {
         "tokens": 2,
+        "forwards": 1,
+        "tokens_per_forward": 2.0,
         "calls": 1,
         "tokens_per_call": 2.0,
         "drafted": 2,

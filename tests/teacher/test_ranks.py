@@ -68,7 +68,8 @@ def extracts(data: Path, tiny_teacher_path: Path) -> Extract:
 
     def run(work: Path, *options: str, ranks: int = 2, dying: str = "none") -> str:
         command = [sys.executable, "-c", RUN, dying, "extract"]
-        command += ["--model", str(tiny_teacher_path), "--data", str(data), "--workdir", str(work), *options]
+        command += ["--model", str(tiny_teacher_path), "--data", str(data), "--workdir", str(work)]
+        command += ["--answers", "reference", *options]  # the last one given counts
         if ranks > 1:
             launcher = [sys.executable, "-c", "from mlx._distributed_utils.launch import main; main()"]
             launcher += ["-n", str(ranks), "--backend", "ring", "--starting-port", str(free_ports(ranks))]

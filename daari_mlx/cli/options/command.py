@@ -93,9 +93,14 @@ def _reader(option: Option) -> Callable[[Any], Any]:
     return read
 
 
+def is_given(ctx: typer.Context, name: str) -> bool:
+    """Whether the command line has this option."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def refuse_unused(ctx: typer.Context, names: str, why: str) -> None:
     """Raise a usage error where one of these options was given although nothing would come of it."""
     for param in ctx.command.params:
-        source = ctx.get_parameter_source(param.name or "")
-        if param.name in names.split() and source is not None and source.name == "COMMANDLINE":
+        if param.name in names.split() and is_given(ctx, param.name):
             raise typer.BadParameter(f"{param.opts[0]} {why}", ctx=ctx)
