@@ -35,7 +35,7 @@ from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import Exemplars, no_states
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes
-from daari_mlx.graph.outlook import Outlook, look_out
+from daari_mlx.graph.outlook import Outlook, outlook_of
 from daari_mlx.graph.source import NAMES
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.errors import DaariError
@@ -84,7 +84,7 @@ def update_graph(
     prompts = np.concatenate([s.prompts for s in shards])
     unaware: list[Graph] = []
     made = add_corpus(graph, nodes, corpus, seed=seed, max_bytes=limit, unaware=unaware)
-    outlook = look_out(unaware, made.arbiter, corpus, *parts(len(corpus), seed)) if unaware else None
+    outlook = outlook_of(unaware, made.arbiter, corpus, *parts(len(corpus), seed)) if unaware else None
     earlier = stats or {}
     made = replace(made, prompts=few_prompts(np.concatenate([graph.prompts, prompts]), limit))
     made.check()

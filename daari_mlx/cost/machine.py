@@ -124,9 +124,12 @@ def look_at(model: nn.Module, cost: RoundCost, seconds: float = LOOK_SECONDS) ->
         fill(model, cache, 0, 1)
         start, last = time.perf_counter(), 0.0
         for rows in LOOK_ROWS:
-            if time.perf_counter() - start + 3 * last > seconds:
+            if time.perf_counter() - start + 4 * last > seconds:
                 break
-            timed(model, cache, rows)  # compiles
+            first = timed(model, cache, rows)  # compiles
+            if first > seconds / 3:  # a huge model: this has to do
+                cost.timed(rows, first)
+                break
             for _ in range(2):
                 last = timed(model, cache, rows)
                 cost.timed(rows, last)

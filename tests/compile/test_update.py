@@ -31,7 +31,7 @@ from daari_mlx.compile.update import add_corpus, check_same, grow, merge_graphs
 from daari_mlx.graph.artifact import ARRAYS, STATS, read_stats, save_graph
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes, Projection
-from daari_mlx.graph.outlook import Heard, Outlook, Promise
+from daari_mlx.graph.outlook import HeldOut, Outlook, Promise
 from daari_mlx.graph.source import NAMES
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.share.find import load_graph
@@ -251,7 +251,7 @@ def test_an_update_is_made_as_the_graph_was_and_a_mixture_is_told(
 
 def test_a_merged_graph_keeps_what_was_promised_and_whose_answers_it_holds() -> None:
     one, two = full_graph(1), full_graph(2)
-    heard = {"held_out": Outlook((Heard(10, (Promise((0.9,), 1),) * 3),) * 2).as_record()}
+    heard = {"held_out": Outlook((HeldOut(10, (Promise((0.9,), 1),) * 3),) * 2).as_record()}
     stats = {"settings": {"answers": "teacher", "max_tokens": 40}, "answers_cut": 3, **heard}
     merged = merge_graphs(one, two, stats=(stats, stats)).stats
     assert merged["settings"]["answers"] == "teacher" and merged["settings"]["max_tokens"] == 40

@@ -75,6 +75,8 @@ def test_a_look_is_short_and_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = RoundCost(CURVES["linear"].cost)
     look_at(again, slow, seconds=-1.0)
     assert not slow.times(), "no time, no look"
+    look_at(again, slow, seconds=1e-4)
+    assert set(slow.times()) <= {1}, "one forward of a huge model has to do"
 
 
 def test_what_is_measured_takes_its_place(folder: Path) -> None:
