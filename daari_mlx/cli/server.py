@@ -56,4 +56,5 @@ def server(
         chat_template_config=chat_template_config,
         whitespace=schema_name.json_whitespace or "compact",
     )
-    serve(service, sock, log_level.lower())
+    length = drafter_name.num_draft_tokens
+    serve(service, sock, log_level.lower(), load_graph=drafter_name.load_graph, num_draft_tokens=length)

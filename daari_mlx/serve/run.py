@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
+from daari_mlx.batch.engine import BatchEngine
 from daari_mlx.batch.generate import make_engine
 from daari_mlx.decode.choose import graph_drafter, lookup_drafter
 from daari_mlx.decode.options import DraftLength, Sampling
@@ -47,10 +50,40 @@ def make_service(
         DaariError: a graph of another teacher.
     """
     options = options or ServeOptions()
+    engine, copier = drafting(teacher, graph, options, num_draft_tokens)
+    kept = options.prompt_cache_size, options.cache_bytes
+    folder = options.prompt_cache_dir
+    files = None if folder is None else CacheFiles(folder, teacher.fingerprint(), *kept)
+    worker = Worker(
+        engine,
+        PromptCaches(*kept, files),
+        copier,
+        most_rows=options.decode_concurrency,
+        queue_limit=options.queue_limit,
+    )
+    return Service(
+        teacher,
+        worker,
+        Book(options.show_prompts),
+        options,
+        sampling or Sampling(),
+        ChatTemplate(teacher.tokenizer, chat_template_config),
+        whitespace,
+    )
+
+
+def drafting(
+    teacher: Teacher, graph: Graph | None, options: ServeOptions, num_draft_tokens: DraftLength
+) -> tuple[Callable[[], BatchEngine], Callable[[], Drafter] | None]:
+    """What makes the engine with a graph, and what makes drafters for predicted texts.
+
+    Raises:
+        DaariError: a graph of another teacher.
+    """
     if graph is not None:
         graph = attach(graph, teacher.model, teacher.tokenizer)
 
-    def engine() -> Any:
+    def engine() -> BatchEngine:
         made, off = make_engine(
             teacher.model,
             teacher.tokenizer,
@@ -73,25 +106,7 @@ def make_service(
     copies = bool(num_draft_tokens) and refuses_blocks(teacher.model) is None
     if copies:
         copier()  # what is wrong with the graph is told now, and what has to be measured is
-    kept = options.prompt_cache_size, options.cache_bytes
-    folder = options.prompt_cache_dir
-    files = None if folder is None else CacheFiles(folder, teacher.fingerprint(), *kept)
-    worker = Worker(
-        engine,
-        PromptCaches(*kept, files),
-        copier if copies else None,
-        most_rows=options.decode_concurrency,
-        queue_limit=options.queue_limit,
-    )
-    return Service(
-        teacher,
-        worker,
-        Book(options.show_prompts),
-        options,
-        sampling or Sampling(),
-        ChatTemplate(teacher.tokenizer, chat_template_config),
-        whitespace,
-    )
+    return engine, copier if copies else None
 
 
 class Server(uvicorn.Server):
@@ -132,8 +147,30 @@ def listen(options: ServeOptions) -> socket.socket:
     return made
 
 
-def serve(service: Service, sock: socket.socket, log_level: str = "info") -> None:
-    """Answer until a signal says to end; then finish what runs."""
+def serve(
+    service: Service,
+    sock: socket.socket,
+    log_level: str = "info",
+    *,
+    load_graph: Callable[[], Graph | None] | None = None,
+    num_draft_tokens: DraftLength = "auto",
+) -> None:
+    """Answer until a signal says to end; then finish what runs.
+
+    Args:
+        load_graph: reads the graph anew at SIGHUP.
+        num_draft_tokens: with it.
+    """
+
+    def renew() -> None:
+        try:
+            service.worker.renew(*drafting(service.teacher, load_graph(), service.options, num_draft_tokens))  # type: ignore[misc]
+            log.warning("the graph was read anew")
+        except DaariError as error:
+            log.error("the graph stays as it was: %s", error)
+
+    if load_graph is not None and hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=renew).start())  # answers go on meanwhile
     server = Server(service, log_level)
     host, port = sock.getsockname()[:2]
     log.warning("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)

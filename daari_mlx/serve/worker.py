@@ -54,6 +54,7 @@ class Worker:
         self._left: list[Ticket] = []  # those that nobody waits for any more
         self._wake = threading.Condition()
         self._ending = False
+        self._renewed: tuple[Callable[[], BatchEngine], Callable[[], Drafter] | None] | None = None
         self.draining = False
         self.failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="daari-mlx-engine", daemon=True)
@@ -115,6 +116,12 @@ class Worker:
             self._left += tickets
             self._wake.notify()
 
+    def renew(self, make_engine: Callable[[], BatchEngine], copier: Callable[[], Drafter] | None) -> None:
+        """Go on with another engine once the answers under way are done; those that wait then begin with it."""
+        with self._wake:
+            self._renewed = make_engine, copier
+            self._wake.notify()
+
     def close(self) -> None:
         """End once the round that runs is over; what is not answered by then is told so."""
         with self._wake:
@@ -132,6 +139,9 @@ class Worker:
             self.caches.load()
             while self._wait(engine, busy):
                 try:
+                    if self._renewed is not None and not len(engine):
+                        (self._make_engine, self._copier), self._renewed = self._renewed, None
+                        engine = self._engine = self._make_engine()
                     self._let_go(engine)
                     self._admit(engine)
                     self._tell(engine.step() if len(engine) else [])
@@ -154,7 +164,7 @@ class Worker:
             with self._wake:
                 if self._ending:
                     return False
-                if self._waiting or self._left or len(engine):
+                if self._waiting or self._left or self._renewed or len(engine):
                     break
                 idle = not self._wake.wait(IDLE if self.caches.unwritten else None)
             busy.close()
@@ -175,7 +185,7 @@ class Worker:
                 engine.cancel(ticket.uid)
 
     def _admit(self, engine: BatchEngine) -> None:
-        while len(self._running) < self._most_rows:
+        while self._renewed is None and len(self._running) < self._most_rows:
             with self._wake:
                 if not self._waiting:
                     return

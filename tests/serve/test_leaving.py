@@ -170,6 +170,18 @@ def test_a_failing_engine_is_made_anew_and_health_tells_the_truth(compiled: Comp
         assert server.chat().status_code == 503
 
 
+def test_a_new_graph_takes_over_between_answers(compiled: Compiled) -> None:
+    from daari_mlx.serve.run import drafting
+
+    with running(compiled.teacher, draft=3) as server:
+        before = server.chat("Your card was charged", max_tokens=40).json()["choices"][0]
+        assert before["daari"]["accepted"] == 0
+        service = server.service
+        service.worker.renew(*drafting(service.teacher, compiled.graph, service.options, 3))
+        after = server.chat("Your card was charged", max_tokens=40).json()["choices"][0]
+        assert after["daari"]["accepted"] > 0 and after["message"] == before["message"]
+
+
 def test_sigterm_finishes_what_runs_and_refuses_what_comes(tiny_teacher_path: Path) -> None:
     command = [sys.executable, "-c", "from daari_mlx.cli.start import main; main()"]
     options = ["server", "--model", str(tiny_teacher_path), "--port", "0", "--num-draft-tokens", "0"]
