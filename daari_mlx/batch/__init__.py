@@ -2,6 +2,7 @@
 
 ``generate.batch_generate`` answers a list of prompts; ``engine.BatchEngine`` is what it and servers stand on: requests
 are added at any time, a step gives events, rows leave when they end or are cancelled. ``newcomers`` and ``prefixes``
-read prompts between rounds, ``rows`` runs one forward for all rows, ``lengths`` says how far they draft, ``alone``
-answers what cannot share a batch. One thread steps it.
+read prompts between rounds; ``running`` has the rounds, in which ``lengths`` says how far rows draft, ``rows`` runs one
+forward for all of them, and ``judging`` asks each row's own judge. ``alone`` answers what cannot share a batch. One
+thread steps it.
 """

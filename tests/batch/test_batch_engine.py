@@ -21,6 +21,7 @@ from daari_mlx.batch.request import Event, Request
 from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.cost.length import Cost
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.teacher.ragged import RaggedCache
 from daari_mlx.teacher.tap import tap_model
 
 LENGTHS = (1, 2, 7, 30, 5, 64, 19)
@@ -298,6 +299,20 @@ def test_a_row_that_finds_no_room_waits_and_comes_in_its_order() -> None:
             said[event.uid] += [response.token for response in event.responses]
             order += [event.uid] if event.ended else []
     assert list(said.values()) == expected and order == sorted(order)
+
+
+def test_caches_of_running_rows_stay_within_their_bytes(model: Any) -> None:
+    prompts = prompts_of(12)
+    most = RaggedCache(model).bytes_for([90] * 3)
+    engine, rows, said = engine_of(model, most_rows=8, most_bytes=most), 0, dict[int, list[int]]()
+    for prompt in prompts:
+        said[engine.add(Request(prompt, 12))] = []
+    while len(engine):
+        for event in engine.step():
+            said[event.uid] += [response.token for response in event.responses]
+        rows = max(rows, len(engine._running))
+        assert engine._running.teacher.cache.nbytes <= most
+    assert list(said.values()) == [plain_tokens(model, prompt, 12) for prompt in prompts] and 2 <= rows <= 4
 
 
 def test_rows_that_cannot_share_are_answered_one_at_a_time_and_say_why(model: Any) -> None:
