@@ -220,12 +220,13 @@ class BatchEngine:
             row = self._waiting[0]
             known, cache = row.request.known, row.request.prompt_cache
             if self._why_alone is None and cache is None:
-                prompt = row.request.prompt
-                others = [other.request.prompt for other in list(self._waiting)[1 : self._most_rows]]
-                if self._shares and (shared := self._prefixes.shared(prompt, others, row.request.shared)):
-                    self._reading = self._prefixes.read(prompt[:shared])
+                prompt, salt = row.request.prompt, row.request.salt
+                waiting = [other.request for other in list(self._waiting)[1 : self._most_rows]]
+                others = [other.prompt for other in waiting if other.salt == salt]
+                if self._shares and (shared := self._prefixes.shared(prompt, others, salt, row.request.shared)):
+                    self._reading = self._prefixes.read(prompt[:shared], salt)
                     break
-                known, cache = self._prefixes.find(prompt)
+                known, cache = self._prefixes.find(prompt, salt)
             self._waiting.popleft()
             try:
                 self._begin(row, cache, known)

@@ -29,13 +29,13 @@ class Prefixes:
 
     def __init__(self, model: nn.Module, step: int, stream: Any) -> None:
         self._model, self._step, self._stream = model, step, stream
-        self._kept: list[tuple[list[int], Cache]] = []  # the one used last at the end
+        self._kept: list[tuple[str, list[int], Cache]] = []  # the one used last at the end
         self._stamp: Stamp | None = None  # of the model that read them
 
     @property
     def nbytes(self) -> int:
         """Bytes of their caches."""
-        return sum(part.nbytes for _, cache in self._kept for part in cache)
+        return sum(part.nbytes for *_, cache in self._kept for part in cache)
 
     def forget(self) -> None:
         """Let all of them go."""
@@ -47,32 +47,37 @@ class Prefixes:
         if now != self._stamp:
             self._kept, self._stamp = [], now
 
-    def find(self, prompt: list[int]) -> tuple[int, Cache | None]:
-        """How many first tokens of a prompt are kept, and their cache, which is to be copied and not changed."""
-        fitting = [k for k, (tokens, _) in enumerate(self._kept) if prompt[: len(tokens)] == tokens]
-        fitting = [k for k in fitting if len(self._kept[k][0]) <= len(prompt) - 2]  # a token is left to read
-        found = max(fitting, key=lambda k: len(self._kept[k][0]), default=None)
+    def find(self, prompt: list[int], salt: str) -> tuple[int, Cache | None]:
+        """How many first tokens of a prompt are kept, and their cache, which is to be copied and not changed.
+
+        Args:
+            salt: see :class:`daari_mlx.batch.request.Request`.
+        """
+        own = [(k, tokens) for k, (of, tokens, _) in enumerate(self._kept) if of == salt]
+        fitting = [k for k, tokens in own if prompt[: len(tokens)] == tokens]
+        fitting = [k for k in fitting if len(self._kept[k][1]) <= len(prompt) - 2]  # a token is left to read
+        found = max(fitting, key=lambda k: len(self._kept[k][1]), default=None)
         if found is None:
             return 0, None
-        tokens, cache = self._kept[found]
+        _, tokens, cache = self._kept[found]
         self._kept.append(self._kept.pop(found))
         return len(tokens), cache
 
-    def shared(self, prompt: list[int], others: Sequence[list[int]], told: int = 0) -> int:
+    def shared(self, prompt: list[int], others: Sequence[list[int]], salt: str, told: int = 0) -> int:
         """How many first tokens are worth keeping for others; 0 for none but those that are kept already.
 
         Args:
-            others: prompts that wait.
-            told: how many the caller says; see :class:`daari_mlx.batch.request.Request`.
+            others: prompts that wait and have the same salt.
+            salt, told: see ``salt`` and ``shared`` of :class:`daari_mlx.batch.request.Request`.
         """
-        known, _ = self.find(prompt)
+        known, _ = self.find(prompt, salt)
         common = max((int(common_prefix_len(prompt[:-2], other)) for other in others), default=0)
         common = max(common, min(told, len(prompt) - 2))
         return common if common >= known + LEAST else 0
 
-    def read(self, tokens: list[int]) -> Iterator[int]:
+    def read(self, tokens: list[int], salt: str) -> Iterator[int]:
         """Read a prefix, one forward for each item that comes: how many tokens are done. At the end it is kept."""
-        known, cache = self.find(tokens)
+        known, cache = self.find(tokens, salt)
         own = make_prompt_cache(self._model) if cache is None else copy.deepcopy(cache)
         while known < len(tokens):
             with mx.stream(self._stream):
@@ -80,5 +85,5 @@ class Prefixes:
                 mx.eval([c.state for c in own])
             known = min(known + self._step, len(tokens))
             if known == len(tokens):
-                self._kept = [*self._kept, (tokens, own)][-KEPT:]
+                self._kept = [*self._kept, (salt, tokens, own)][-KEPT:]
             yield known

@@ -33,6 +33,7 @@ class Request:
         keep_cache: give the row's prompt cache back at the end, with the prompt and all emitted tokens in it.
         whole_cache: the kept cache has to hold the newest token too, which may cost one more forward.
         shared: how many first tokens of the prompt others will probably have too: those are read first and kept.
+        salt: requests with another one share no beginning with this one: how fast an answer comes tells what was read.
         prompt_progress_callback: called with (prompt tokens done, prompt tokens).
     """
 
@@ -49,6 +50,7 @@ class Request:
     keep_cache: bool = False
     whole_cache: bool = True
     shared: int = 0
+    salt: str = ""
     prompt_progress_callback: Callable[[int, int], None] | None = None
 
 

@@ -154,3 +154,17 @@ def test_a_system_prompt_is_read_once_by_models_that_cannot_go_back(kind: str) -
             said += [r.token for event in engine.step() for r in event.responses]
         assert said == plain_tokens(model, prompt, 8)
         assert reading[0] == (40, 43)
+
+
+def test_beginnings_are_shared_within_a_salt_only() -> None:
+    engine = BatchEngine(build("llama"), tokenizer(()), prefill_step_size=16)
+    reading: list[list[int]] = []
+    for salt in ("one", "two", "two", "one"):
+        reading.append([])
+        prompt = [*BEFORE, 41, 42, 43]
+        told: Any = lambda done, _, r=reading[-1]: r.append(done)  # noqa: E731
+        engine.add(Request(prompt, 2, salt=salt, shared=40, prompt_progress_callback=told))
+        while len(engine):
+            engine.step()
+    assert [len(done) > 1 and done[0] == 40 for done in reading] == [True] * 4
+    assert len(engine._prefixes._kept) == 2, "read once for each"
