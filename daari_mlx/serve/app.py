@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,20 +18,19 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from daari_mlx import __version__
 from daari_mlx.serve.chat import chat
 from daari_mlx.serve.completions import completions
 from daari_mlx.serve.errors import ApiError, Json, error_of
 from daari_mlx.serve.messages import count_tokens, messages
+from daari_mlx.serve.page import is_own, page
 from daari_mlx.serve.responses import responses
 from daari_mlx.serve.service import Service
 from daari_mlx.serve.streaming import ClientGone
 
 log = logging.getLogger("daari_mlx.server")
-PAGE = Path(__file__).with_name("page.html")
 LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"  # origins of pages of this machine
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 BODY_SECONDS = 60.0  # within which a request has to have come whole
@@ -138,11 +136,11 @@ class _Guard:
 
     def _check_origin(self, http: HttpRequest) -> None:
         """A page of somebody else may not ask through its visitor's browser."""
-        origin = http.headers.get("origin")
-        if origin is not None and not self._origin.fullmatch(origin):
+        origin, asked = http.headers.get("origin"), http.headers.get("host", "")
+        if origin is not None and not self._origin.fullmatch(origin) and not is_own(origin, asked):
             raise ApiError(403, f"Pages of {origin} may not ask this server: start it with --allowed-origins.")
         try:
-            host = urlsplit(f"//{http.headers.get('host', '')}").hostname or ""
+            host = urlsplit(f"//{asked}").hostname or ""
         except ValueError as error:
             raise ApiError(400, "The Host of this request is none.") from error
         if self._local and host not in (*LOOPBACK, "testserver"):
@@ -170,9 +168,7 @@ class _Guard:
 
 
 def _page(service: Service, http: HttpRequest) -> Response:
-    if PAGE.is_file():
-        return FileResponse(PAGE, media_type="text/html; charset=utf-8")
-    return PlainTextResponse(f"daari-mlx {__version__}\n")
+    return page()
 
 
 def _health(service: Service, http: HttpRequest) -> Response:

@@ -27,6 +27,7 @@ class Record:
         prompt: its beginning; None unless the operator wants it shown.
         finish: how it ended: reasons of its answers, ``"error"`` or ``"left"``; None while it is under way.
         first: seconds to the first token; None before it.
+        first_tokens: how many came with it.
         seconds: all of it so far.
         sources: tokens by who drafted them.
     """
@@ -43,19 +44,20 @@ class Record:
     accepted: int = 0
     finish: str | None = None
     first: float | None = None
+    first_tokens: int = 0
     seconds: float = 0.0
     sources: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=perf_counter)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        decoding = self.seconds - (self.first or 0.0)
+        decoding, later = self.seconds - (self.first or 0.0), self.tokens - self.first_tokens
         found = {name: getattr(self, name) for name in self.__slots__ if name not in ("started", "sources")}
         return {
             **found,
             "sources": dict(self.sources),
             "tokens_per_forward": self.tokens / self.forwards if self.forwards else None,
-            "tokens_per_second": self.tokens / decoding if decoding > 0 and self.tokens else None,
+            "tokens_per_second": later / decoding if decoding > 0 and later else None,
         }
 
 
@@ -84,7 +86,7 @@ class Book:
         """What a round brought for it."""
         record.seconds = perf_counter() - record.started
         if record.first is None:
-            record.first = record.seconds
+            record.first, record.first_tokens = record.seconds, len(chunk.tokens)
             place = next((k for k, bound in enumerate(BUCKETS) if record.seconds <= bound), len(BUCKETS))
             self._first[place] += 1
             self._first_sum += record.seconds

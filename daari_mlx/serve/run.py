@@ -118,6 +118,8 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._service = service
+        # the page asks for these again and again
+        logging.getLogger("uvicorn.access").addFilter(lambda record: "/daari/requests" not in record.getMessage())
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """What runs is finished, and the process ends well; a second Ctrl-C ends it at once."""
