@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -12,7 +13,7 @@ from daari_mlx.cost import probe
 from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.cost.curves import CURVES, published_for
 from daari_mlx.cost.length import Cost
-from daari_mlx.cost.probe import LONGER, QUICK_ROWS, fill, key_of, load, path_of, save, timed
+from daari_mlx.cost.probe import LONGER, QUICK_ROWS, fill, key_for, key_of, load, path_of, save, timed
 from daari_mlx.cost.rounds import RoundCost
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import read_json, write_json
@@ -98,15 +99,25 @@ def keep_rounds(model: nn.Module) -> None:
             write_json(path_of(key_of(model), "rounds"), {"key": key_of(model), "times": times})
 
 
+def kept_rounds(teacher: dict[str, Any]) -> RoundCost | None:
+    """What rounds of the teacher with this fingerprint told of T(m) here; None where nothing sound was kept."""
+    try:
+        value = read_json(path_of(key_for(teacher), "rounds"), "measurement")["times"]
+        times = {int(rows): times for rows, times in value.items()}
+        return RoundCost(_start(teacher), times) if times else None
+    except (DaariError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _start(teacher: dict[str, Any]) -> Cost:
+    return CURVES[published_for(mx.default_device().type.name, teacher["quantisation"] is not None)].cost
+
+
 def _provisional(model: nn.Module, look: bool) -> RoundCost:
     known = provisional(model)
     if known is None:
-        start = CURVES[published_for(mx.default_device().type.name, _kind(model)[1] is not None)].cost
-        try:
-            value = read_json(path_of(key_of(model), "rounds"), "measurement")["times"]
-            known = RoundCost(start, {int(rows): times for rows, times in value.items()})
-        except (DaariError, ValueError, TypeError, KeyError, AttributeError):
-            known = RoundCost(start)
+        teacher = fingerprint_model(model)
+        known = kept_rounds(teacher) or RoundCost(_start(teacher))
         object.__setattr__(model, _ATTRIBUTE, (_kind(model), known))
     if look and not known.times():
         look_at(model, known)

@@ -211,10 +211,11 @@ def _spread(times: list[float]) -> float:
 
 def key_of(model: nn.Module) -> dict[str, Any]:
     """What T(m) depends on."""
-    return _key(fingerprint_model(model))
+    return key_for(fingerprint_model(model))
 
 
-def _key(teacher: dict[str, Any]) -> dict[str, Any]:
+def key_for(teacher: dict[str, Any]) -> dict[str, Any]:
+    """The same of the teacher with this fingerprint."""
     return {
         "chip": chip(),
         "structure": teacher["structure"],
@@ -276,7 +277,7 @@ def load(model: nn.Module) -> ProbeRecord | None:
 def load_for(teacher: dict[str, Any]) -> ProbeRecord | None:
     """The same of the teacher with this fingerprint, which need not be loaded for that."""
     try:
-        value = read_json(path_of(_key(teacher)), "measurement")
+        value = read_json(path_of(key_for(teacher)), "measurement")
         longer = tuple((context, tuple(rows), tuple(seconds)) for context, rows, seconds in value["longer"])
         batches = tuple((rows, columns, seconds) for rows, columns, seconds in value.get("batches", ()))
         arrays = {

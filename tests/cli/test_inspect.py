@@ -56,7 +56,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def keep(teacher: dict[str, Any], slope: float = 0.05) -> None:
         rows = tuple(range(1, 34))
         seconds = tuple(0.02 * (1 + slope * (m - 1)) for m in rows)
-        assert probe.save(ProbeRecord(probe._key(teacher), rows, seconds, 0.01, 256, 7)) is not None
+        assert probe.save(ProbeRecord(probe.key_for(teacher), rows, seconds, 0.01, 256, 7)) is not None
 
     return keep
 
@@ -196,6 +196,20 @@ def test_where_the_answers_are_from_is_told() -> None:
     kinds = [_compiled_answers({"settings": {"answers": kind}}) for kind in ("teacher", "reference", None)]
     assert len({*kinds, _compiled_answers({})}) == 3
     assert "may differ" in kinds[1]
+
+
+def test_before_anybody_measures_answers_tell_what_this_machine_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAARI_MLX_CACHE", str(tmp_path / "cache"))
+    graph = replace(random_graph(), teacher=TEACHER)
+    kept = probe.path_of(probe.key_for(TEACHER), "rounds")
+    kept.parent.mkdir(parents=True)
+    for text, known in (('{"times": {}}', False), ("[]", False), ('{"times": {"1": [1.0], "9": [2.5, 2.6]}}', True)):
+        kept.write_text(text)
+        curve, command = measured_here(graph)
+        assert (curve is not None) == known and command.startswith("daari-mlx probe --model some/model")
+    assert curve.name == HERE and "provisional" in curve.source and curve.cost(9) > 2
 
 
 @pytest.mark.parametrize("kind", ["reference", "mixed"])
