@@ -9,7 +9,7 @@ import typer
 
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import takes
-from daari_mlx.cli.options.names import DrafterName, SchemaName, TeacherName
+from daari_mlx.cli.options.names import DrafterName, LearnName, SchemaName, TeacherName
 from daari_mlx.cli.options.values import read_truth
 from daari_mlx.decode.options import CacheOptions, Length, Sampling
 from daari_mlx.ground.errors import DaariError
@@ -23,7 +23,7 @@ Verbose = Annotated[bool, Option("Stream the text and print figures, or only the
 
 
 @takes(
-    "model graph draft_model drafter prompt adapter_path trust_remote_code extra_eos_token stop system_prompt "
+    "model graph learn draft_model drafter prompt adapter_path trust_remote_code extra_eos_token stop system_prompt "
     "prefill_response max_tokens num_draft_tokens sampling ignore_chat_template chat_template_config json_schema "
     "json_whitespace verbose max_kv_size prefill_step_size prompt_cache_file kv_bits kv_group_size quantized_kv_start "
     "as_json",
@@ -34,6 +34,7 @@ def generate(
     ctx: typer.Context,
     teacher_name: TeacherName,
     drafter_name: DrafterName,
+    learn_name: LearnName,
     length: Length,
     sampling: Sampling,
     cache: CacheOptions,
@@ -56,6 +57,7 @@ def generate(
     from daari_mlx.cli import prompts
     from daari_mlx.cli.prompt_cache import open_prompt_cache
     from daari_mlx.decode.generate import stream_generate
+    from daari_mlx.show.learnt import learning
 
     graph = drafter_name.load_graph()
     saved = None
@@ -80,8 +82,10 @@ def generate(
         cached=saved is not None,
     )
     drafting = drafter_name.load(graph, teacher, trust_remote_code=teacher_name.trust_remote_code)
+    learner = learn_name.load(drafting, teacher)
+    drafts = learner is not None or drafter_name.kind() != "none"
     sampling.start()
-    with report.prefill_bar() as progress:
+    with learning(learner), report.prefill_bar() as progress:
         responses = stream_generate(
             teacher.model,
             teacher.tokenizer,
@@ -91,21 +95,22 @@ def generate(
             logits_processors=processors,
             prompt_progress_callback=progress,
             begun=prefill_response or "",
-            **drafting.options(),
+            **drafting.learning(learner),
             **asdict(length),
             **asdict(cache),
         )
-        report.stream_answer(responses, verbose=verbose, json_too=as_json, drafts=drafter_name.kind() != "none")
+        report.stream_answer(responses, verbose=verbose, json_too=as_json, drafts=drafts)
 
 
 @takes(
-    "model graph draft_model drafter adapter_path trust_remote_code extra_eos_token stop system_prompt max_tokens "
-    "num_draft_tokens sampling chat_template_config json_schema json_whitespace cache",
+    "model graph learn draft_model drafter adapter_path trust_remote_code extra_eos_token stop system_prompt "
+    "max_tokens num_draft_tokens sampling chat_template_config json_schema json_whitespace cache",
     seed=0,
 )
 def chat(
     teacher_name: TeacherName,
     drafter_name: DrafterName,
+    learn_name: LearnName,
     length: Length,
     sampling: Sampling,
     cache: CacheOptions,
@@ -122,23 +127,30 @@ def chat(
     from daari_mlx.chat.figures import title
     from daari_mlx.chat.loop import chat as talk
     from daari_mlx.decode.engine import SpecEngine
+    from daari_mlx.show.learnt import learning
 
     graph = drafter_name.load_graph()
     teacher = teacher_name.load()
     words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
     drafting = drafter_name.load(graph, teacher, trust_remote_code=teacher_name.trust_remote_code)
-    engine = SpecEngine(teacher.model, tokenizer=teacher.tokenizer, max_kv_size=cache.max_kv_size, **drafting.options())
-    kind, named = drafter_name.kind(), drafter_name.graph or drafter_name.draft_model
-    sampling.start()
-    talk(
-        engine,
-        system_prompt=system_prompt,
-        context_length=teacher.context_length,
-        drafter=kind,
-        title=title(teacher.source, teacher.adapter_path, kind, named, teacher.context_length),
-        chat_template_config=chat_template_config,
-        sampler=sampling.sampler(teacher.tokenizer),
-        logits_processors=schema_name.load(teacher.tokenizer),
-        **asdict(length),
-        **cache.filling(),
+    learner = learn_name.load(drafting, teacher)
+    engine = SpecEngine(
+        teacher.model, tokenizer=teacher.tokenizer, max_kv_size=cache.max_kv_size, **drafting.learning(learner)
     )
+    kind, named = drafter_name.kind(), drafter_name.graph or drafter_name.draft_model
+    if learner is not None:
+        kind, named = "graph", learn_name.named(named)
+    sampling.start()
+    with learning(learner):
+        talk(
+            engine,
+            system_prompt=system_prompt,
+            context_length=teacher.context_length,
+            drafter=kind,
+            title=title(teacher.source, teacher.adapter_path, kind, named, teacher.context_length),
+            chat_template_config=chat_template_config,
+            sampler=sampling.sampler(teacher.tokenizer),
+            logits_processors=schema_name.load(teacher.tokenizer),
+            **asdict(length),
+            **cache.filling(),
+        )

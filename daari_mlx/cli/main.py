@@ -7,7 +7,7 @@ import signal
 import typer
 
 from daari_mlx import __version__
-from daari_mlx.cli import annotate, answer, bench, compile, hub, inspect, map, merge, plot, server, tier
+from daari_mlx.cli import annotate, answer, bench, compile, hub, inspect, learn, map, merge, plot, server, tier
 from daari_mlx.cli import version as versions
 from daari_mlx.cli.shell import Command, interrupt, interrupts_unsaid, open_streams
 
@@ -46,6 +46,7 @@ for _command in (
     annotate.annotate,
     bench.bench,
     merge.merge,
+    learn.learn,
     inspect.inspect,
     plot.plot,
     bench.probe,

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from daari_mlx.cli.words import check_bytes, check_values
+from daari_mlx.cli.words import check_bytes, check_values, with_values
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.show import report
 
@@ -27,7 +27,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words; what no option can mean is a usage error."""
         check_bytes(args)
-        rest = super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, with_values(args))
         check_values(ctx, self.params)
         return rest
 

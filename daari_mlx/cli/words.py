@@ -16,7 +16,17 @@ import typer
 from daari_mlx.ground.given import EMPTY, is_text
 
 TEXT = "TEXT"  # the metavar of options whose value is a text, which alone may be empty
+VALUES = {"--learn": ":memory:"}  # what options mean that may stand without a value
 MOST = 2**63 - 1  # of a whole number, unless its option says another
+
+
+def with_values(args: list[str]) -> list[str]:
+    """The words, with a value for each option that may stand without one."""
+    ends = [*args[1:], "--"]
+    return [
+        f"{word}={VALUES[word]}" if word in VALUES and behind.startswith("-") else word
+        for word, behind in zip(args, ends, strict=True)
+    ]
 
 
 def check_bytes(args: list[str]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from daari_mlx.compile.budget import MAX_BYTES
-from daari_mlx.compile.compiler import held_out_stats, summary
+from daari_mlx.compile.compiler import held_out_stats, peak_mb, summary
 from daari_mlx.graph.codepoints import BREAK_CHARACTER, as_text
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Projection
@@ -245,6 +245,7 @@ class Learner:
                 "forgotten": self.memory.forgotten,
             },
             "seconds": {"fold": seconds},
+            "peak_mb": peak_mb(),
             "settings": {
                 "nodes": graph.size,
                 "nodes_asked": "auto",

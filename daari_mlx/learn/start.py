@@ -14,14 +14,20 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.learn.fold import nothing_known
 from daari_mlx.learn.learner import Learner
 from daari_mlx.learn.prior import prior
-from daari_mlx.learn.store import Store
+from daari_mlx.learn.store import LOG, Store, learnt_folder
 from daari_mlx.teacher.fingerprint import describe, differences, fingerprint
 from daari_mlx.teacher.kept import unchanged
 from daari_mlx.teacher.tap import FINAL, tap_model, vocabulary_of
 
 
 def learner_for(
-    model: nn.Module, tokenizer: Any, *, graph: Graph | None = None, path: str | Path | None = None, **options: Any
+    model: nn.Module,
+    tokenizer: Any,
+    *,
+    graph: Graph | None = None,
+    path: str | Path | None = None,
+    about: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Learner:
     """A learner for the answers of a teacher.
 
@@ -30,6 +36,8 @@ def learner_for(
         graph: a compiled graph of this teacher to begin with; None begins with nothing.
         path: where the graph is kept, and beside it what it is made of, so that another process can go on; a graph that
             lies there is begun with. None keeps nothing.
+        about: the teacher's fingerprint with where it came from, as :meth:`daari_mlx.teacher.load.Teacher.fingerprint`
+            gives it; None reads it off the model alone.
         options: those of :class:`daari_mlx.learn.learner.Learner`.
 
     Raises:
@@ -38,7 +46,7 @@ def learner_for(
     """
     base = None if graph is None else attach(graph, model, tokenizer)
     if path is None:
-        return Learner(base or _nothing(model, tokenizer), **options)
+        return Learner(base or _nothing(model, tokenizer, about), **options)
     store = Store(path)
     try:
         if base is not None:
@@ -47,18 +55,47 @@ def learner_for(
             base = attach(store.base, model, tokenizer)
         if store.about is not None:
             _check_log(store, model, tokenizer)
-        return Learner(base or _nothing(model, tokenizer), store=store, **options)
+        return Learner(base or _nothing(model, tokenizer, about), store=store, **options)
     except BaseException:
         store.close()
         raise
 
 
-def _nothing(model: nn.Module, tokenizer: Any) -> Graph:
+def learner_at(path: str | Path, **options: Any) -> Learner:
+    """The learner of a path where something was learnt, without its teacher: to fold its log.
+
+    Args:
+        path: of the graph.
+        options: those of :class:`daari_mlx.learn.learner.Learner`.
+
+    Raises:
+        DaariError: nothing was learnt there; another process learns there.
+    """
+    if not (learnt_folder(path) / LOG).is_file():
+        raise DaariError(f"Nothing was learnt at {path}: give a path that was given to --learn.")
+    store = Store(path)
+    try:
+        log = store.open({})
+        base = store.base
+        if base is None:
+            if not log.answers:
+                raise DaariError(f"Nothing was learnt at {path} yet: no answer is in its log.")
+            teacher = log.about["teacher"]
+            width = log.answers[0].states.shape[1] if log.projection is None else len(log.projection.mean)
+            base = nothing_known(width, int(teacher["vocab_size"]), log.about["layer"], prior())
+            base = replace(base, teacher=teacher)
+        return Learner(base, store=store, **options)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _nothing(model: nn.Module, tokenizer: Any, about: dict[str, Any] | None) -> Graph:
     """What is known of a teacher without any text."""
     with unchanged(model):
         _, width = tap_model(model, FINAL)
         vocabulary = vocabulary_of(model)
-        teacher = fingerprint(model, tokenizer)
+        teacher = about or fingerprint(model, tokenizer)
     graph = nothing_known(width, max(vocabulary, int(teacher["vocab_size"])), FINAL, prior())
     return replace(graph, teacher=teacher)
 

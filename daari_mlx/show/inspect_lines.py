@@ -7,6 +7,7 @@ from typing import Any
 
 from daari_mlx.ground.legible import fit, fold, isolated, visible, width
 from daari_mlx.measure.prospect import HERE
+from daari_mlx.show.learnt import learnt_line
 from daari_mlx.show.report import count_rows
 
 # Of the 256 colours, middle ones that stand out from a dark and from a light ground alike.
@@ -34,6 +35,7 @@ def screen(view: dict[str, Any], columns: int) -> Iterator[Line]:
         ("states of layer", str(view["layer"])),
         *count_rows(view),
         ("compiled from", f"{view['prompts']:,} prompts"),
+        ("learnt from", learnt_line(view.get("learnt"))),
     ]
     for name, value in about:
         if value:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from daari_mlx.cli.options.values import read_json_schema
 from daari_mlx.cli.options.words import ChatTemplateConfig
+from daari_mlx.cli.words import VALUES
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, number, whole
@@ -16,6 +17,7 @@ from daari_mlx.show import report
 if TYPE_CHECKING:
     from daari_mlx.draft.drafter import Drafter
     from daari_mlx.graph.graph import Graph
+    from daari_mlx.learn.learner import Learner
     from daari_mlx.teacher.load import Teacher
     from daari_mlx.text.data import Rows
 
@@ -110,6 +112,10 @@ class Drafting:
         """The options of :func:`daari_mlx.stream_generate`, which takes a graph or another drafter."""
         return {**vars(self), "graph": None if self.drafter else self.graph}
 
+    def learning(self, learner: Learner | None) -> dict[str, Any]:
+        """The same where somebody may learn, who then has the graph."""
+        return self.options() if learner is None else {**self.options(), "graph": None, "learn": learner}
+
 
 @dataclass(frozen=True)
 class DrafterName:
@@ -197,6 +203,41 @@ class DrafterName:
         elif kind == "lookup":
             drafter = lookup_drafter(teacher, length)
         return Drafting(graph, drafter, length)
+
+
+@dataclass(frozen=True)
+class LearnName:
+    """Whether answers are learnt from, and where that is kept."""
+
+    learn: Annotated[
+        str | None,
+        Option(
+            "Learn from every answer and draft what was learnt; kept in this folder as a graph, or else until the end.",
+            "[GRAPH_PATH]",
+        ),
+    ] = None
+
+    def load(self, drafting: Drafting, teacher: Teacher) -> Learner | None:
+        """Who learns, beginning with the graph that drafts; None where nobody does.
+
+        Raises:
+            DaariError: another drafter was chosen besides; see :func:`daari_mlx.learn.start.learner_for`.
+        """
+        if self.learn is None:
+            return None
+        if drafting.drafter is not None:
+            raise DaariError("--learn drafts what it learns, alone or with a --graph: leave the other drafter out.")
+        from daari_mlx.learn.start import learner_for
+
+        path = None if self.learn == VALUES["--learn"] else self.learn
+        return learner_for(
+            teacher.model, teacher.tokenizer, graph=drafting.graph, path=path, about=teacher.fingerprint()
+        )
+
+    def named(self, graph: str | None) -> str:
+        """What a person calls the graph that drafts: its folder, or what it began with."""
+        kept = None if self.learn == VALUES["--learn"] else self.learn
+        return kept or (f"{graph} and what it learns" if graph else "what it learns")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,35 @@
+"""What was learnt, in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from daari_mlx.show.report import note
+
+if TYPE_CHECKING:
+    from daari_mlx.learn.learner import Learner
+
+
+@contextmanager
+def learning(learner: Learner | None) -> Iterator[None]:
+    """Learn as long as the block lasts; at its end what was heard is kept, and what could not be is told."""
+    try:
+        yield
+    finally:
+        if learner is not None:
+            learner.close()
+            if learner.trouble is not None:
+                note(f"note: not all that was learnt is kept: {learner.trouble}")
+
+
+def learnt_line(learnt: Any) -> str:
+    """What ``compile_stats.json`` tells of learning, as a line; empty where that is nothing, or no figures."""
+    names = ("answers", "since", "until", "forgotten")
+    if not isinstance(learnt, dict) or not all(type(learnt.get(name)) in (int, float) for name in names):
+        return ""
+    since, until = (time.strftime("%Y-%m-%d %H:%M", time.localtime(learnt[name])) for name in ("since", "until"))
+    forgotten = f"; {learnt['forgotten']:,} older ones forgotten" if learnt["forgotten"] else ""
+    return f"{learnt['answers']:,} answers, {since} to {until}{forgotten}"
