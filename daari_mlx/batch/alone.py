@@ -76,6 +76,7 @@ class Alone:
             self.row.statistics,
             cached=cached_tokens(self._cache),
             state=self._state,
+            learner=self.row.learner,
         )
         return True
 

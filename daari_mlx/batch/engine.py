@@ -32,6 +32,8 @@ from daari_mlx.draft.forced import ForceDrafts, grammar_among
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.types import FloatArray
+from daari_mlx.learn.learner import Learner
+from daari_mlx.learn.scopes import Learners
 from daari_mlx.teacher.draws import OwnDraws
 from daari_mlx.teacher.fingerprint import context_length
 from daari_mlx.teacher.judge import Judge
@@ -75,6 +77,8 @@ class BatchEngine:
             grammar forces is not drafted.
         off: why rows without a drafter of their own do not draft; None where they do.
         stream: the MLX stream to run on; None for mlx-lm's generation stream.
+        learners: who learns from answers; their rows get drafters of what was learnt. None learns nothing.
+        make_learning: makes the drafter of a learner, for one row.
     """
 
     def __init__(
@@ -92,7 +96,10 @@ class BatchEngine:
         force: ForceDrafts | None = None,
         off: str | None = None,
         stream: Any = None,
+        learners: Learners | None = None,
+        make_learning: Callable[[Learner], Drafter] | None = None,
     ) -> None:
+        self.learners, self._make_learning = learners, make_learning
         self.model, self.tokenizer = model, tokenizer
         self.stream = importlib.import_module("mlx_lm.generate").generation_stream if stream is None else stream
         self._make_drafter, self._tap, self.cost = make_drafter, tap, cost
@@ -237,6 +244,10 @@ class BatchEngine:
 
     def _begin(self, row: Row, cache: Any, known: int) -> None:
         row.drafter = row.request.drafter
+        if self.learners is not None and self._make_learning is not None:
+            row.learner = self.learners.of(row.request.scope)
+            if row.drafter is None and row.learner is not None:
+                row.drafter = self._make_learning(row.learner)
         if row.drafter is None and self._make_drafter is not None:
             row.drafter = self._spare.pop() if self._spare else self._make_drafter()
         row.own = row.drafter
@@ -265,8 +276,11 @@ class BatchEngine:
         return left >= 0
 
     def _take_drafter(self, row: Row) -> None:
-        """Keep the drafter of a row that is gone for a later one."""
-        if row.own is not None and row.request.drafter is None:
+        """Keep the drafter of a row that is gone for a later one, and learn from what it said."""
+        if row.learner is not None:
+            if hasattr(row, "answer"):
+                row.answer.end()
+        elif row.own is not None and row.request.drafter is None:
             self._spare.append(row.own)
 
     def _options(self, row: Row) -> Options:
@@ -312,6 +326,7 @@ class BatchEngine:
             row.statistics,
             cached=row.cached + len(row.request.prompt) - 1,
             state=state,
+            learner=row.learner,
         )
 
     def _step_alone(self) -> list[Event]:

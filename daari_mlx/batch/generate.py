@@ -19,7 +19,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from daari_mlx.batch.engine import STEP, BatchEngine, Counts
 from daari_mlx.batch.request import Event, Request
 from daari_mlx.cost import machine
-from daari_mlx.decode.choose import choose_drafter, graph_drafter
+from daari_mlx.decode.choose import choose_drafter, graph_drafter, learning_drafter
 from daari_mlx.decode.generate import new_cache
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.decode.refusals import refuse_unknown
@@ -31,6 +31,9 @@ from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.progress import bar
 from daari_mlx.ground.wired import wired
+from daari_mlx.learn.learner import Learner
+from daari_mlx.learn.scopes import Learners, Together
+from daari_mlx.learn.start import check_teacher
 from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.batchable import why_alone
 from daari_mlx.teacher.quirks import refuses_blocks
@@ -96,6 +99,7 @@ def batch_generate(
     completion_batch_size: int = 32,
     prefill_step_size: int = STEP,
     max_cache_bytes: int | None = None,
+    learn: Learner | None = None,
     **unknown: Any,
 ) -> BatchResponse:
     """Answer several prompts at once: each as it is answered alone, several tokens a forward.
@@ -116,6 +120,7 @@ def batch_generate(
         completion_batch_size: rows that share a forward at the most.
         prefill_step_size: prompt tokens that are read between two rounds.
         max_cache_bytes: what all rows' caches may take; None for no limit.
+        learn: who learns from the answers and drafts them, see :func:`daari_mlx.learner_for`; None learns nothing.
         The others are mlx-lm's.
 
     Raises:
@@ -132,6 +137,7 @@ def batch_generate(
         most_rows=completion_batch_size,
         prefill_step_size=prefill_step_size,
         most_bytes=max_cache_bytes,
+        learners=None if learn is None else Together(learn),
     )
     count = len(prompts)
     samplers = each(sampler, count, "sampler")
@@ -177,8 +183,12 @@ def make_engine(
     most_rows: int = 32,
     prefill_step_size: int = STEP,
     most_bytes: int | None = None,
+    learners: Learners | None = None,
 ) -> tuple[BatchEngine, str | None]:
     """The engine for a teacher and a graph, and why it does not draft, or None.
+
+    Args:
+        learners: who learns from answers, each beginning with its own graph: there is then no other.
 
     Raises:
         DaariError: a graph of another teacher; numbers that cannot be.
@@ -186,8 +196,13 @@ def make_engine(
     for name, value in (("completion_batch_size", most_rows), ("prefill_step_size", prefill_step_size)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise DaariError(f"{name} is {value!r}: give a whole number from 1 on.")
-    statistics = Statistics()
-    first, tap = choose_drafter(model, tokenizer, new_cache(model), statistics, graph, None, num_draft_tokens)
+    statistics, known = Statistics(), None
+    if learners is not None:
+        if graph is not None:
+            raise DaariError("graph and learn are given: a learner has its own graph; give that one to the learner.")
+        check_teacher(learners.any, model, tokenizer)
+        known = learning_drafter(learners.any, model, tokenizer, num_draft_tokens)
+    first, tap = choose_drafter(model, tokenizer, new_cache(model), statistics, graph, known, num_draft_tokens)
 
     def force(grammar: Forcing, own: Drafter | None) -> Drafter:
         length = None if num_draft_tokens == "auto" else num_draft_tokens
@@ -210,6 +225,8 @@ def make_engine(
         why_alone=why_alone(model),
         force=None if num_draft_tokens == 0 or refuses_blocks(model) or refuses_drafts(new_cache(model)) else force,
         off=statistics.drafting_off,
+        learners=None if first is None else learners,
+        make_learning=lambda learner: learning_drafter(learner, model, tokenizer, num_draft_tokens),
     )
     return engine, statistics.drafting_off
 

@@ -11,6 +11,7 @@ from daari_mlx.decode.responses import GenerationResponse, Prefill, Responder
 from daari_mlx.draft.drafter import Drafter
 from daari_mlx.draft.forced import Forcing
 from daari_mlx.ground.accept import Statistics
+from daari_mlx.learn.learner import Learner
 from daari_mlx.teacher.judge import Judge, LogitsProcessor, Sampler
 from daari_mlx.teacher.rewind import Cache
 
@@ -35,6 +36,8 @@ class Request:
         shared: how many first tokens of the prompt others will probably have too: those are read first and kept.
         salt: requests with another one share no beginning with this one: how fast an answer comes tells what was read.
         prompt_progress_callback: called with (prompt tokens done, prompt tokens).
+        scope: whose request it is, where the engine learns apart for each: it learns from requests of the same scope,
+            and they are drafted by what was learnt. None is nobody's, and learns nothing.
     """
 
     prompt: list[int]
@@ -52,6 +55,7 @@ class Request:
     shared: int = 0
     salt: str = ""
     prompt_progress_callback: Callable[[int, int], None] | None = None
+    scope: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +65,7 @@ class Row:
     Attributes:
         uid: its number.
         prefill: when its prompt was read.
+        learner: who learns from it, and made its drafter; or None.
         judge, answer, responder: what chooses, plans and tells its tokens.
         cached: tokens that came before the prompt.
         grammar: of its answer; None where it has none, or it does not draft.
@@ -78,6 +83,7 @@ class Row:
     grammar: Forcing | None = None
     drafter: Drafter | None = None
     own: Drafter | None = None
+    learner: Learner | None = None
     answer: Answer = field(init=False)
 
     @property

@@ -121,7 +121,12 @@ def _extract(
         with tempfile.TemporaryDirectory() as passing:
             fill(teacher, rows, Workdir(passing), how, ranks)
         return {}
-    fill(teacher, rows, folder, how, ranks, None if known is None else known.nodes.projection)
+    answerer = None
+    if how.answers == "teacher" and (ranks is None or not ranks.lockstep):  # ranks in lockstep draft alike, or wait
+        from daari_mlx.batch.answerer import LearningAnswerer
+
+        answerer = LearningAnswerer()
+    fill(teacher, rows, folder, how, ranks, None if known is None else known.nodes.projection, answerer)
     return extraction_record(folder) if ranks is None or ranks.rank == 0 else {}
 
 

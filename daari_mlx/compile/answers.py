@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from daari_mlx.compile.workdir import Workdir
@@ -17,13 +18,23 @@ MAX_BYTES = 1 << 30  # of a part's file: the longest answers of the longest cont
 BATCH = 16  # answers that grow side by side: rows of one forward, nearly free where decoding is bound by bandwidth
 
 
+# (teacher, prompts, the longest answer to each, a bar that is told of each answer) → the greedy answers
+Answerer = Callable[[Teacher, list[list[int]], list[int], Bar], list[list[int]]]
+
+
 def answer_prompts(
-    teacher: Teacher, prompts: list[Prompt], workdir: Workdir, max_tokens: int, crew: Alone | None = None
+    teacher: Teacher,
+    prompts: list[Prompt],
+    workdir: Workdir,
+    max_tokens: int,
+    crew: Alone | None = None,
+    answerer: Answerer | None = None,
 ) -> list[Sequence]:
     """Greedy answers of at most ``max_tokens`` tokens, in parts that a resumed run does not repeat.
 
     Args:
         crew: the ranks that share the parts; None for this process alone.
+        answerer: who lets the teacher answer; None for mlx-lm's batches. All give the same ids.
 
     Returns:
         One sequence a prompt that got an answer, its end-of-sequence token included.
@@ -36,7 +47,7 @@ def answer_prompts(
     with bar(total=total, desc="teacher answers", unit="prompt", shown=crew.rank == 0) as progress:
         for number in left:
             tokens = [p.tokens for p in parts[number]]
-            answers = _answer(teacher, tokens, max_tokens, progress)
+            answers = (answerer or _answer)(teacher, tokens, budgets(teacher, tokens, max_tokens), progress)
             crew.still_together()
             write_json(paths[number], {"answers": answers})
     crew.gather(paths, everyone=True)
@@ -66,15 +77,19 @@ def _read_answers(path: Path, count: int) -> list[list[int]]:
     return answers
 
 
-def _answer(teacher: Teacher, prompts: list[list[int]], max_tokens: int, progress: Bar) -> list[list[int]]:
+def budgets(teacher: Teacher, prompts: list[list[int]], max_tokens: int) -> list[int]:
+    """The longest answer to each prompt: ``max_tokens``, or what the teacher's context leaves."""
+    limit = teacher.context_length
+    return [max_tokens if limit is None else max(1, min(max_tokens, limit - len(p))) for p in prompts]
+
+
+def _answer(teacher: Teacher, prompts: list[list[int]], max_tokens: list[int], progress: Bar) -> list[list[int]]:
     """The greedy answers to some prompts, batched where mlx-lm can batch this model's cache."""
     from mlx_lm.generate import BatchGenerator
     from mlx_lm.models.cache import make_prompt_cache
 
-    limit = teacher.context_length
-    budgets = [max_tokens if limit is None else max(1, min(max_tokens, limit - len(p))) for p in prompts]
     if not all(hasattr(type(c), "merge") for c in make_prompt_cache(teacher.model)):
-        return [_answer_alone(teacher, p, n, progress) for p, n in zip(prompts, budgets, strict=True)]
+        return [_answer_alone(teacher, p, n, progress) for p, n in zip(prompts, max_tokens, strict=True)]
     generator = BatchGenerator(
         teacher.model,
         stop_tokens=[[t] for t in teacher.tokenizer.eos_token_ids],
@@ -82,10 +97,11 @@ def _answer(teacher: Teacher, prompts: list[list[int]], max_tokens: int, progres
         prefill_batch_size=min(8, BATCH),
     )
     try:
-        uids = generator.insert(prompts, max_tokens=budgets)
+        uids = generator.insert(prompts, max_tokens=max_tokens)
         answers: dict[int, list[int]] = {uid: [] for uid in uids}
         prefilled, told = dict.fromkeys(uids, 0), {uid: progress.unit() for uid in uids}
-        ends = {uid: len(p) + n for uid, p, n in zip(uids, prompts, budgets, strict=True)}  # in tokens, at the latest
+        # in tokens, at the latest
+        ends = {uid: len(p) + n for uid, p, n in zip(uids, prompts, max_tokens, strict=True)}
         while any(both := generator.next()):
             for read in both[0]:
                 prefilled[read.uid] = read.progress[0]

@@ -18,7 +18,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from daari_mlx.compile.answers import answer_prompts
+from daari_mlx.compile.answers import Answerer, answer_prompts
 from daari_mlx.compile.batches import Layout, Reader, choose
 from daari_mlx.compile.estimate import Estimate, held_bytes
 from daari_mlx.compile.options import ExtractOptions
@@ -48,6 +48,7 @@ def extract(
     options: ExtractOptions,
     crew: Alone | None = None,
     projection: Projection | None = None,
+    answerer: Answerer | None = None,
 ) -> None:
     """Fill ``workdir`` with the reduced states of all answers.
 
@@ -55,6 +56,7 @@ def extract(
         rows: sequences, or prompts where ``options.answers`` is ``"teacher"``.
         crew: this process's place among several; None where it is the only one.
         projection: of a graph that the states shall join; None fits one on the first states.
+        answerer: see :func:`daari_mlx.compile.answers.answer_prompts`; answers that are there already stay.
 
     Raises:
         DaariError: the folder belongs to another run or is being filled; the disk is full; another rank is gone.
@@ -84,7 +86,7 @@ def extract(
         if crew.rank == 0:
             print(estimate.text(workdir.path, held_bytes(workdir.path)), file=sys.stderr)
         try:
-            _fill(teacher, rows, workdir, options, crew)
+            _fill(teacher, rows, workdir, options, crew, answerer)
         except DiskFull as error:
             left = max(0, estimate.kept + estimate.passing - held_bytes(workdir.path))
             raise DiskFull(f"{error} The whole run needs about {left / 1e6:.1f} MB more.") from error
@@ -138,10 +140,15 @@ def _begun(workdir: Workdir, plan: Plan, rendered: str, crew: Alone) -> Iterator
 
 
 def _fill(
-    teacher: Teacher, rows: list[Sequence] | list[Prompt], workdir: Workdir, options: ExtractOptions, crew: Alone
+    teacher: Teacher,
+    rows: list[Sequence] | list[Prompt],
+    workdir: Workdir,
+    options: ExtractOptions,
+    crew: Alone,
+    answerer: Answerer | None,
 ) -> None:
     start = time.perf_counter()
-    sequences = _answered(teacher, rows, workdir, options, crew)
+    sequences = _answered(teacher, rows, workdir, options, crew, answerer)
     answered = time.perf_counter()
     parts = cut(sequences, PART, options.seed)
     reader = Reader(teacher, options.layer, _layout(teacher, parts, workdir, options.layer, crew))
@@ -193,11 +200,16 @@ def _cut_short(sequences: list[Sequence], teacher: Teacher, options: ExtractOpti
 
 
 def _answered(
-    teacher: Teacher, rows: list[Sequence] | list[Prompt], workdir: Workdir, options: ExtractOptions, crew: Alone
+    teacher: Teacher,
+    rows: list[Sequence] | list[Prompt],
+    workdir: Workdir,
+    options: ExtractOptions,
+    crew: Alone,
+    answerer: Answerer | None,
 ) -> list[Sequence]:
     prompts = [row for row in rows if isinstance(row, Prompt)]
     if prompts:
-        return answer_prompts(teacher, prompts, workdir, options.max_tokens, crew)
+        return answer_prompts(teacher, prompts, workdir, options.max_tokens, crew, answerer)
     # no state comes before a text's first token
     sequences = [row for row in rows if isinstance(row, Sequence) and len(row.tokens) > 1]
     if not sequences:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, Self
 
@@ -104,6 +106,18 @@ class Bar:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         self.close(finished=kind is None)
 
+_QUIET = ContextVar("quiet", default=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Draw no bars within the block: for work that a person does not wait for."""
+    token = _QUIET.set(True)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
+
 
 def bar(
     items: Sequence[Any] = (),
@@ -128,7 +142,7 @@ def bar(
         desc=desc,
         unit=unit,
         file=sys.stderr,
-        disable=not shown,
+        disable=not shown or _QUIET.get(),
         delay=delay,
         dynamic_ncols=True,
         unit_scale=unit == "tok",

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from daari_mlx.compile.budget import MAX_BYTES
+from daari_mlx.compile.calibrate import MIN_SEQUENCES
 from daari_mlx.compile.compiler import held_out_stats, peak_mb, summary
 from daari_mlx.graph.codepoints import BREAK_CHARACTER, as_text
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Projection
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.progress import quiet
 from daari_mlx.learn.fold import FEWEST, Folded, fold, nothing_known, with_newest
 from daari_mlx.learn.heard import Heard, heard
 from daari_mlx.learn.memory import Memory
@@ -164,11 +166,16 @@ class Learner:
 
     def _work(self) -> None:
         """Take in what was heard, until there is nothing new."""
-        with self._working:
+        with self._working, quiet():
             while True:
                 self._due.clear()
                 start = time.thread_time()
-                self._take_in()
+                try:
+                    self._take_in()
+                except Exception as error:  # what is known stays as it is; nobody waits for this thread
+                    if not self._beside:
+                        raise
+                    self.trouble = f"counting what was heard failed: {error!r}"
                 self._spent += time.thread_time() - start
                 if not self._due.is_set():
                     return
@@ -189,8 +196,10 @@ class Learner:
             self.snapshot = Snapshot(with_newest(self._folded, fresh))
 
     def _is_due(self, fresh: int, count: int) -> bool:
-        allowed = SHARE * (self._clock() - self._start) + ALLOWANCE
-        return count >= FEWEST and fresh >= max(FEWEST, GROWTH * self._counted) and self._spent <= allowed
+        if count < FEWEST or self._spent > SHARE * (self._clock() - self._start) + ALLOWANCE:
+            return False
+        calibrates = self._counted < MIN_SEQUENCES <= count
+        return calibrates or fresh >= max(FEWEST, GROWTH * self._counted)
 
     def fold(self, *, held_out: bool = False) -> dict[str, Any]:
         """Count tables anew, of all that is remembered; what was counted, as for ``compile_stats.json``.
