@@ -7,7 +7,7 @@ dense as a compilation makes them; tables are added up, and sources calibrated o
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -236,6 +236,8 @@ def add_corpus(
     seed: int = 0,
     max_bytes: int = MAX_BYTES,
     unaware: list[Graph] | None = None,
+    calibrator: Callable[[Corpus, Callable[[Corpus], Sources], int], Arbiter | None] = calibrate,
+    weight: float | None = None,
 ) -> Graph:
     """A graph with the tables of a labelled corpus added to its own, and its sources calibrated on both.
 
@@ -246,6 +248,8 @@ def add_corpus(
         seed: which new sequences are held out; those that the graph knows are gone.
         max_bytes: that the graph may have.
         unaware: gets the graphs that do not know what was held out, part by part.
+        calibrator: fits an arbiter on parts of the corpus, as :func:`daari_mlx.compile.calibrate.calibrate` does.
+        weight: how many sequences the graph's own arbiter counts as, against those of the corpus; None for its prompts.
     """
     known = _calibrated(graph)
     heard = graph.arbiter.names if known else NAMES
@@ -263,13 +267,14 @@ def add_corpus(
             unaware.append(replace(made))  # the arrays, without what look-ups make of them
         return Sources(made, heard)
 
-    fitted: Arbiter | None = calibrate(corpus, sources_of, seed)
+    fitted = calibrator(corpus, sources_of, seed)
     made = both(corpus)
     if fitted is None:
         return made
     if not known:
         return replace(made, arbiter=fitted)
-    return replace(made, arbiter=blend([graph.arbiter, fitted], [len(graph.prompts), len(corpus)]))
+    own = len(graph.prompts) if weight is None else weight
+    return replace(made, arbiter=blend([graph.arbiter, fitted], [own, len(corpus)]))
 
 
 def _calibrated(graph: Graph) -> bool:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from daari_mlx.compile.budget import MAX_BYTES, few_prompts
-from daari_mlx.compile.build import build
-from daari_mlx.compile.calibrate import MIN_SEQUENCES
-from daari_mlx.compile.cluster import auto_nodes, cluster_states, fit_sample
+from daari_mlx.compile.build import build, count_graph
+from daari_mlx.compile.calibrate import MIN_SEQUENCES, calibrate, fit, try_sources
+from daari_mlx.compile.cluster import FEW_NODES, auto_nodes, cluster_states, fit_sample
 from daari_mlx.compile.update import add_corpus, grow
 from daari_mlx.graph.arbiter import Arbiter
+from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import ALIKE, Coarse, Exemplars, rank_within
 from daari_mlx.graph.graph import Graph
-from daari_mlx.graph.nodes import Nodes, Projection, fit_projection
+from daari_mlx.graph.nodes import Nodes, Projection, fit_projection, nearest
 from daari_mlx.graph.outlook import Outlook
+from daari_mlx.graph.source import NAMES
+from daari_mlx.graph.sources import Sources
+from daari_mlx.ground.progress import bar
 from daari_mlx.ground.types import FloatArray, IntArray
 from daari_mlx.learn.heard import Heard
 from daari_mlx.learn.memory import corpus_of, reduced_states
@@ -24,6 +28,10 @@ from daari_mlx.text.identity import prompt_hash
 
 DIMENSIONS = 64  # of reduced states, as compile has them
 FEWEST = 4  # answers that a graph is made of
+STEPS = 8  # times that few centroids move to the mean of their states
+SAMPLED = 1 << 16  # states that a compiled graph's new nodes are looked for among
+ENOUGH = 80  # answers from which on some of them tell how far sources can be trusted
+RECENT, TRIED = 400, 60  # which of them: so many of the newest
 
 
 @dataclass(frozen=True)
@@ -86,27 +94,67 @@ def fold(
         return Folded(_added(newest, base, seed, max_bytes))
     projection = fit_directions(newest) if projection is None else projection
     newest = [one.through(projection) for one in newest]
-    states = reduced_states(newest)
-    count = auto_nodes(len(states))
-    nodes = Nodes(projection, cluster_states(_some(states, fit_sample(count), seed), count, seed))
-    corpus = corpus_of(newest, nodes)
+    nodes = Nodes(projection, _place(reduced_states(newest), seed))
+    corpus, outlook = corpus_of(newest, nodes), None
     vocab_size = max(base.vocab_size, int(corpus.tokens.max()) + 1)
-    built = build(
-        nodes, corpus, layer=base.layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes, held_out=held_out
-    )
-    graph = replace(built.graph, teacher=base.teacher, prompts=_prompts(answers, base, max_bytes))
-    if len(answers) < MIN_SEQUENCES:
-        graph = replace(graph, arbiter=base.arbiter)
-    return Folded(graph, built.outlook)
+    if held_out and len(corpus) >= MIN_SEQUENCES:
+        built = build(nodes, corpus, layer=base.layer, vocab_size=vocab_size, seed=seed, max_bytes=max_bytes)
+        graph, outlook = built.graph, built.outlook
+    else:
+
+        def count(some: Corpus) -> Graph:
+            return count_graph(nodes, some, layer=base.layer, vocab_size=vocab_size, max_bytes=max_bytes)
+
+        fitted = calibrate_quickly(corpus, lambda some: Sources(count(some), NAMES), seed)
+        graph = replace(count(corpus), arbiter=fitted or base.arbiter)
+    return Folded(replace(graph, teacher=base.teacher, prompts=_prompts(answers, base, max_bytes)), outlook)
 
 
 def _added(newest: Sequence[Heard], base: Graph, seed: int, max_bytes: int) -> Graph:
-    """A compiled graph with the tables of some answers added."""
+    """A compiled graph with the tables of some answers added; how far it is trusted is soon what they say."""
     newest = [one.through(base.nodes.projection) for one in newest]
     states = reduced_states(newest)
-    nodes = grow(base.nodes, _some(states, 1 << 16, seed), len(states), seed)
-    made = add_corpus(base, nodes, corpus_of(newest, nodes), seed=seed, max_bytes=max_bytes)
+    nodes = grow(base.nodes, _some(states, SAMPLED, seed), len(states), seed)
+    made = add_corpus(
+        base,
+        nodes,
+        corpus_of(newest, nodes),
+        seed=seed,
+        max_bytes=max_bytes,
+        calibrator=calibrate_quickly,
+        weight=max(0, ENOUGH - len(newest)),
+    )
     return replace(made, prompts=_prompts(newest, base, max_bytes))
+
+
+def calibrate_quickly(corpus: Corpus, build: Callable[[Corpus], Sources], seed: int) -> Arbiter | None:
+    """What :func:`daari_mlx.compile.calibrate.calibrate` does, of a larger corpus on some of its first sequences only.
+
+    Arguments and None are those of it.
+    """
+    if len(corpus) < ENOUGH:
+        return calibrate(corpus, build, seed)
+    recent = np.random.default_rng(seed).permutation(min(len(corpus), RECENT))
+    held = np.sort(recent[: min(TRIED, len(recent) // 4)])
+    sources = build(corpus.take(np.setdiff1d(np.arange(len(corpus)), held)))
+    with bar(total=len(held), desc="calibration", unit="seq") as progress:
+        return fit(try_sources(sources, corpus.take(held), progress), sources)
+
+
+def _place(states: FloatArray, seed: int) -> FloatArray:
+    """Centroids: of few nodes by some steps of Lloyd's, of many as a compilation places them."""
+    count = auto_nodes(len(states))
+    sample = _some(states, fit_sample(count), seed)
+    if count > FEW_NODES:
+        return cluster_states(sample, count, seed)
+    chosen = np.random.default_rng(seed).choice(len(sample), count, replace=False)
+    centroids = sample[np.sort(chosen)]
+    for _ in range(STEPS):
+        labels = nearest(sample, centroids)
+        order = np.argsort(labels, kind="stable")
+        taken, first, members = np.unique(labels[order], return_index=True, return_counts=True)
+        centroids[taken] = np.add.reduceat(sample[order], first) / members[:, None].astype(np.float32)
+    return centroids
 
 
 def _prompts(answers: Sequence[Heard], base: Graph, max_bytes: int) -> np.ndarray:
