@@ -36,6 +36,7 @@ EXAMPLES = {  # the page begins each command with one
     "chat": "daari-mlx chat --model MODEL --graph my.graph",
     "annotate": "daari-mlx annotate --model MODEL --graph my.graph --data test.jsonl --idx 5",
     "bench": "daari-mlx bench --model MODEL --graph my.graph --data test.jsonl -n 30 --out bench.jsonl",
+    "learn": "daari-mlx learn my.graph",
     "merge": "daari-mlx merge my.graph other.graph --graph-path both.graph",
     "inspect": "daari-mlx inspect my.graph --device all",
     "plot": "daari-mlx plot speed bench.jsonl --out speed.png",

@@ -106,6 +106,7 @@ class Bar:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         self.close(finished=kind is None)
 
+
 _QUIET = ContextVar("quiet", default=False)
 
 
