@@ -44,7 +44,6 @@ EXAMPLES = {  # the page begins each command with one
     "tier": "daari-mlx tier --model MODEL --data train.jsonl --bits 4 --drop-layers auto --out my.tier",
     "server": "daari-mlx server --model MODEL --graph my.graph --port 8080",
     "map": "daari-mlx map --model MODEL --graph my.graph --data in.jsonl --out out.jsonl",
-    "learn": "daari-mlx learn my.graph --model MODEL",
     "push": "daari-mlx push my.graph user/my-graph --results bench.jsonl",
     "pull": "daari-mlx pull user/my-graph --graph-path my.graph",
     "version": "daari-mlx version --json",
