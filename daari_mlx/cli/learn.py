@@ -18,16 +18,18 @@ def learn(
 ) -> None:
     """Fold what --learn heard into its graph, without a teacher. All tables anew, and what they promise is counted."""
     from daari_mlx.compile.budget import MAX_BYTES
-    from daari_mlx.graph.artifact import read_stats
+    from daari_mlx.graph.artifact import load_folder, read_stats
     from daari_mlx.learn.start import learner_at
+    from daari_mlx.measure.prospect import first_verdict
     from daari_mlx.show.learnt import learning, learnt_line
 
     learner = learner_at(graph, max_bytes=max_bytes or MAX_BYTES)
     with learning(learner):
         learner.fold(held_out=True)
     stats = read_stats(graph)
+    verdict = first_verdict(stats, load_folder(graph), graph)
     if as_json:
-        print(report.as_json({"graph": graph, **stats}))
+        print(report.as_json({"graph": graph, **stats, "verdict": verdict}))
         return
-    print(report.compile_text(stats, graph))
+    print(report.compile_text(stats, graph, verdict))
     print(f"learnt from {learnt_line(stats['learnt'])}")

@@ -30,11 +30,21 @@ class LearningDrafter(GraphDrafter):
         self.use(self._snapshot.graph, self._snapshot.earlier)
         self._newest_text: list[int] | None = None
 
+    def draft(self, context: Context, limit: int, pending: int = 0) -> Draft:
+        """See :meth:`daari_mlx.draft.drafter.Drafter.draft`."""
+        self._renew(context.tokens)
+        return super().draft(context, limit, pending)
+
     def offer(self, context: Context, limit: int) -> Draft:
         """See :meth:`daari_mlx.draft.drafter.GraphDrafter.offer`."""
-        if context.tokens is not self._newest_text:
-            self._newest_text, newest = context.tokens, self.learner.snapshot
-            if newest is not self._snapshot:
-                self._snapshot = newest
-                self.use(newest.graph, newest.earlier)
+        self._renew(context.tokens)
         return super().offer(context, limit)
+
+    def _renew(self, tokens: list[int]) -> None:
+        """Take the newest snapshot where another text begins."""
+        if tokens is self._newest_text:
+            return
+        self._newest_text, newest = tokens, self.learner.snapshot
+        if newest is not self._snapshot:
+            self._snapshot = newest
+            self.use(newest.graph, newest.earlier)

@@ -44,7 +44,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path, self.folder = Path(path), learnt_folder(path)
-        check_target(self.path)
+        check_target(self.path, replace=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = Lock(self.folder / LOCK, os.urandom(8).hex(), busy=BUSY)
         self._log: Log | None = None

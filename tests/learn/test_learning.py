@@ -11,7 +11,10 @@ import pytest
 from mlx_lm.sample_utils import make_sampler
 
 from daari_mlx import SpecEngine, learner_for, stream_generate
+from daari_mlx.cost.length import Cost
+from daari_mlx.draft.drafter import LONGEST_REST, Context
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.learn.drafter import LearningDrafter
 from daari_mlx.learn.learner import Learner
 
 PROMPTS = [[1, 5, 9, 4], [7, 3, 3, 8, 2], [2, 6], [9, 9, 1], [4, 8, 15, 16], [5, 1, 2]]
@@ -45,6 +48,26 @@ def test_what_was_said_before_is_drafted(tiny_teacher: tuple[Any, Any]) -> None:
     first = [ours(tiny_teacher, prompt, learner, max_tokens=24)[1].forwards for prompt in PROMPTS]
     again = [ours(tiny_teacher, prompt, learner, max_tokens=24)[1].forwards for prompt in PROMPTS]
     assert sum(again) < 0.7 * sum(first)
+
+
+def test_nothing_is_learnt_unless_asked(tiny_teacher: tuple[Any, Any]) -> None:
+    engine = SpecEngine(tiny_teacher[0], tokenizer=tiny_teacher[1])
+    list(engine.stream_tokens(PROMPTS[0], max_tokens=8))
+    assert engine.learner is None and engine.drafter is None
+
+
+def test_text_unlike_any_before_soon_runs_ahead_as_plain_does(tiny_teacher: tuple[Any, Any]) -> None:
+    learner = learner_for(*tiny_teacher, beside=False)
+    drafter = LearningDrafter(learner, cost=Cost((1, 33), (1.0, 2.44)))
+    random, tokens = np.random.default_rng(0), [1, 2, 3]
+    rounds = []
+    for new in random.permutation(np.arange(10, 60)).tolist():  # no token comes twice
+        context = Context(tokens, random.normal(size=64).astype(np.float32))
+        draft = drafter.draft(context, 32)
+        assert draft.tokens == []
+        rounds.append(draft.rest)
+        tokens.append(new)
+    assert max(rounds) == LONGEST_REST and sum(rounds[:3]) <= 1
 
 
 def test_a_single_answer_is_heard_by_the_very_next_request(tiny_teacher: tuple[Any, Any]) -> None:
