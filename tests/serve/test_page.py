@@ -13,7 +13,7 @@ from browsing import Browser, browsing
 from graphs import Compiled
 from serving import Running, running
 
-from daari_mlx.serve.page import is_own
+from daari_mlx.serve.page import PAGE, is_own
 from daari_mlx.show.plots.style import DARK, LIGHT
 
 TEXT = "Your card was charged 12.50 at the station"
@@ -270,6 +270,14 @@ def test_a_key_is_asked_for_and_kept_for_the_session(browser: Browser, compiled:
         assert browser.run("return [sessionStorage.getItem('key'), Object.values(localStorage)]") == ["secret", ["on"]]
         browser.driver.refresh()
         browser.until(lambda: browser.text("#state") == "ready", "that it is let in again")
+
+
+def test_the_colours_are_those_of_the_pictures() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for name in ("teacher", "edge", "near", "copy"):
+        assert f"--{name}: light-dark({LIGHT.sources[name]}, {DARK.sources[name]});" in text
+    for name in ("ground", "ink", "quiet", "grid", "bad"):
+        assert f"--{name}: light-dark({getattr(LIGHT, name)}, {getattr(DARK, name)});" in text
 
 
 @pytest.mark.parametrize(
