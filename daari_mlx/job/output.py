@@ -55,7 +55,9 @@ class Output:
         """Write the rows whose turn it is, up to the first without an answer."""
         wrote = False
         while self._next < len(self._plan) and self._is_known(self._next):
-            line = next(self._lines)
+            line = next(self._lines, None)
+            if line is None:  # the file is shorter than it was: whoever called sees that it has changed
+                return
             if not self._early[self._next]:
                 self._write(self._next, line)
                 wrote = True

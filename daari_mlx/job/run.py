@@ -39,6 +39,7 @@ from daari_mlx.job.shape import Shape
 from daari_mlx.job.work import answer_all
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.ranks import Alone
+from daari_mlx.text.lines import data_file
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ def run_job(teacher: Teacher, graph: Graph | None, job: Job, crew: Alone | None 
     crew = crew or Alone()
     requests = Requests(teacher.tokenizer, job.manner, teacher.context_length)
     with _on_disk(job, crew) as (data, out):
+        stamp = _stamp(Path(data), job.split)
         readable = (line for line in read_lines(data, job.split) if line.fields is not None)
         shape = job.shape(next(readable, Line(data, None)))
         plan = look_at(
@@ -109,7 +111,7 @@ def run_job(teacher: Teacher, graph: Graph | None, job: Job, crew: Alone | None 
         folder = JobFolder(out)
         with folder.held(_settings(teacher, job), plan.keys.tobytes(), crew) as name:
             journal = folder.journal()
-            run = _Run(teacher, graph, job, shape, crew, data, out, requests, plan, journal)
+            run = _Run(teacher, graph, job, shape, crew, data, stamp, out, requests, plan, journal)
             try:
                 return run(name)
             finally:
@@ -126,6 +128,7 @@ class _Run:
     shape: Shape
     crew: Alone
     data: str
+    stamp: tuple[int, int]
     out: Path
     requests: Requests
     plan: Plan
@@ -154,6 +157,8 @@ class _Run:
                 return None
             plan.take_in(self.journal, retry_errors=False)
             output.advance()
+            if _stamp(Path(self.data), self.job.split) != self.stamp:
+                raise _changed(self.data)
         return summary(plan, len(pending), done, output.counted)
 
     def _answer(self, mine: list[int], done: Done, output: Output | None) -> None:
@@ -192,10 +197,15 @@ class _Run:
         for row, line in enumerate(islice(read_lines(self.data, self.job.split), len(self.plan))):
             if row in mine:
                 made: Request | Exception
+                key = self.plan.key(row)
                 try:
-                    made = self.requests.request(self.shape.ask(line), row_seed(seed, self.plan.key(row)))
+                    ask = self.shape.ask(line)
+                    changed = ask.key != key and not self.requests.draws(ask)
+                    made = self.requests.request(ask, row_seed(seed, key))
                 except DaariError as error:  # a template may render otherwise by now
-                    made = error
+                    changed, made = False, error
+                if changed:
+                    raise _changed(self.data)
                 yield (row, line), made
 
     @contextmanager
@@ -226,6 +236,19 @@ def _on_disk(job: Job, crew: Alone) -> Iterator[tuple[str, Path]]:
             with open(data, "wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         yield data, Path(passing) / "stdout" if job.out is None else job.out
+
+
+def _stamp(data: Path, split: str) -> tuple[int, int]:
+    """What changes with a file."""
+    found = data_file(data, split).stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _changed(data: str) -> DaariError:
+    return DaariError(
+        f"{data} has changed while its rows were answered, so nothing was written. What is answered is kept: run the "
+        "same command again."
+    )
 
 
 def _gather(journal: Journal, crew: Alone, *, everyone: bool = False) -> None:

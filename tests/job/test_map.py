@@ -15,6 +15,7 @@ from daari_mlx.batch.request import Request
 from daari_mlx.cli.main import app
 from daari_mlx.decode.generate import generate
 from daari_mlx.job.asks import Ask
+from daari_mlx.job.journal import Journal
 from daari_mlx.job.requests import Requests
 from daari_mlx.text.template import ChatTemplate
 
@@ -174,3 +175,21 @@ def test_unordered_rows_are_the_same_rows(mapped: Mapped) -> None:
     mapped("in.jsonl", "any.jsonl", "--unordered")
     found = mapped.rows("any.jsonl")
     assert sorted(found, key=lambda row: row["id"]) == mapped.rows("out.jsonl")
+
+
+def test_data_that_changes_meanwhile_is_told_and_nothing_is_written(
+    mapped: Mapped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_jsonl(mapped.folder / "in.jsonl", sms_rows(6))
+    with monkeypatch.context() as patch:
+        begin = Journal.begin
+
+        def changing(self: Journal, name: str) -> None:
+            begin(self, name)
+            write_jsonl(data, sms_rows(5))
+
+        patch.setattr(Journal, "begin", changing)
+        assert "has changed while" in mapped("in.jsonl", "out.jsonl", code=1)
+    assert not (mapped.folder / "out.jsonl").exists()
+    mapped("in.jsonl", "out.jsonl")
+    assert [row["id"] for row in mapped.rows("out.jsonl")] == list(range(5))
