@@ -135,10 +135,10 @@ class Exemplars:
         bucket = bisect_left(self._wide[2], distance) if distance == distance else len(QUANTILES)
         return places.tolist(), far, bucket
 
-    def weigh(self, far: list[float], least: float) -> list[float]:
-        """What exemplars count that are so far, see :meth:`nearest`: 1 for the nearest one, which is at ``least``."""
-        scale = 2 / self.width
-        return [max(LEAST, exp((least - one) * scale)) for one in far]
+    def weigh(self, far: list[float]) -> list[float]:
+        """What exemplars count that are so far, see :meth:`nearest`: 1 for the nearest one."""
+        least, scale = min(far), 2 / self.width
+        return [weight if (weight := exp((least - one) * scale)) > LEAST else LEAST for one in far]
 
     def only(self, rows: NDArray[np.int64]) -> Exemplars:
         """Some of them, rising."""

@@ -19,6 +19,7 @@ class Recall:
         self._newest: dict[str, int] = {}  # a pair of tokens -> where the token behind its newest place stands
         self._earlier: list[int] = []  # the same for the place before that; -1 without any
         self._behind: dict[str, int] = {}  # a token -> where the one behind its newest place stands
+        self._runs: set[str] = set()  # every run of ``LENGTHS[0]`` tokens that something followed
 
     def extend(self, more: str) -> None:
         """Add ``more`` behind the text."""
@@ -26,9 +27,9 @@ class Recall:
         text = self.text + more
         if len(text) > 2 * self._limit:
             text, known = text[-self._limit :], 0
-            self._newest, self._earlier, self._behind = {}, [], {}
+            self._newest, self._earlier, self._behind, self._runs = {}, [], {}, set()
         self.text = text
-        newest, earlier, behind = self._newest, self._earlier, self._behind
+        newest, earlier, behind, runs = self._newest, self._earlier, self._behind, self._runs
         for place in range(known, len(text)):
             if place:
                 behind[text[place - 1]] = place
@@ -38,6 +39,7 @@ class Recall:
             pair = text[place - 2 : place]
             earlier.append(newest.get(pair, -1))
             newest[pair] = place
+            runs.add(text[max(0, place - LENGTHS[0]) : place])
 
     def find(self, said: str) -> tuple[int, int]:
         """Where the longest ending of ``said`` went on, of the newest places that its last two tokens stood at.
@@ -50,8 +52,10 @@ class Recall:
         if place < 0:
             place = self._behind.get(said[-1:], -1)
             return place, int(place >= 0)
-        text, earlier, least = self.text, self._earlier, said[-LENGTHS[0] :]
-        found, best = place, 2
+        found, best, least = place, 2, said[-LENGTHS[0] :]
+        if least not in self._runs:
+            return found, best
+        text, earlier = self.text, self._earlier
         for _ in range(TRIED):
             if place >= LENGTHS[0] and text.startswith(least, place - LENGTHS[0]):
                 length = _alike(text, place, said)

@@ -51,70 +51,70 @@ class Near:
 
     def __init__(self, graph: Graph) -> None:
         self._kept, self._find, self._words = graph.exemplars, graph.exemplars_of, graph.words
-        self._places: list[int] = []  # where each goes on that went along until the run began
-        self._far, self._least = list[float](), 0.0  # how far each of them is, and the nearest of all
-        self._run, self._at = "", 0  # what they all say next, or most of them; how much of it was drafted
-        self._voice, self._sure, self._distance = SILENT, 0, 0
+        self._places, self._far = list[int](), list[float]()  # of the nearest: where each goes on, and how far it is
+        self._weights: list[float] | None = None  # what each counts, once that is asked for
+        self._texts: list[str] = []  # what each says next, of which ``_at`` tokens were drafted
+        self._along: list[int] = []  # those that went along so far
+        self._low = self._high = ""  # the least and the greatest of their texts: where these agree, all do
+        self._at, self._torn, self._voice = 0, False, SILENT
+        self._distance = self._agreed = 0  # the bucket of the nearest one's, and the cell where all agree
 
     def start(self, moment: Moment) -> int:
         """See :class:`Source`."""
         span = self._find.get(moment.last)
         if span is None or moment.state is None:
-            self._places, self._voice = [], SILENT
+            self._along, self._voice = [], SILENT
             return SILENT
         self._places, self._far, self._distance = self._kept.nearest(span, moment.state)
-        self._least = min(self._far)
-        return self._look()
+        self._agreed = (SHARES - 1) * DISTANCES + self._distance
+        self._weights, self._along = None, list(range(len(self._places)))
+        self._read(0)
+        return self._say()
 
     def push(self, token: int, moment: Moment) -> int:
         """See :class:`Source`."""
-        if token == self._voice >> CELL_BITS and self._at + 1 < len(self._run):
-            self._at += 1
-            self._voice = voice = ord(self._run[self._at]) << CELL_BITS | self._sure
-            return voice
-        if not self._places:
-            return SILENT
-        said, words, on, ahead = chr(token), self._words, self._at + 1, self._places
-        along = [k for k, place in enumerate(ahead) if words[place + on - 1] == said]
-        if len(along) < len(ahead):
-            self._far = [self._far[k] for k in along]
-        self._places = [ahead[k] + on for k in along]
-        return self._look()
+        if self._torn or token != self._voice >> CELL_BITS:
+            said, at, texts = chr(token), self._at, self._texts
+            self._along = [k for k in self._along if texts[k][at] == said]
+            if not self._along:
+                self._voice = SILENT
+                return SILENT
+            some = [texts[k] for k in self._along]
+            self._low, self._high = min(some), max(some)
+        self._at += 1
+        if self._at == REACH:
+            self._read(REACH)
+        return self._say()
 
-    def _look(self) -> int:
-        """Begin a run: what all of them say, as far as they are one; where they are not, what most say by weight."""
-        words, places, share = self._words, self._places, 1.0
-        self._at = 0
-        if not places:
-            self._voice = SILENT
-            return SILENT
-        heads = [words[place] for place in places]
-        if heads.count(heads[0]) == len(heads):
-            ahead = [words[place : place + REACH] for place in places]
-            run = _common(min(ahead), max(ahead))
-        else:
-            weights, mass = self._kept.weigh(self._far, self._least), dict[str, float]()
-            for head, weight in zip(heads, weights, strict=True):
-                mass[head] = mass.get(head, 0.0) + weight
-            run = max(mass, key=mass.__getitem__)
-            share = mass[run] / sum(weights)
-        self._run = run
-        if run[0] == BREAK_CHARACTER:
-            self._voice = SILENT
-        else:
-            self._sure = int(share * (SHARES - 1) + 1e-6) * DISTANCES + self._distance
-            self._voice = ord(run[0]) << CELL_BITS | self._sure
-        return self._voice
+    def _read(self, further: int) -> None:
+        """What the nearest say so many tokens behind where they were read before."""
+        words = self._words
+        self._places = places = [place + further for place in self._places] if further else self._places
+        self._texts = texts = [words[place : place + REACH] for place in places]
+        some = texts if len(self._along) == len(texts) else [texts[k] for k in self._along]
+        self._low, self._high, self._at = min(some), max(some), 0
 
+    def _say(self) -> int:
+        """What all say that went along; where they are torn, what most say by weight."""
+        said, cell = self._low[self._at], self._agreed
+        self._torn = said != self._high[self._at]
+        if self._torn:
+            said, share = self._mostly()
+            cell = int(share * (SHARES - 1) + 1e-6) * DISTANCES + self._distance
+        self._voice = voice = SILENT if said == BREAK_CHARACTER else ord(said) << CELL_BITS | cell
+        return voice
 
-def _common(low: str, high: str) -> str:
-    """What two texts begin with alike, up to the first break but for one at their head."""
-    end = low.find(BREAK_CHARACTER, 1)
-    if end < 0:
-        end = len(low)
-    if low[:end] == high[:end]:
-        return low[:end]
-    return low[: next(k for k, (one, other) in enumerate(zip(low, high, strict=False)) if one != other)]
+    def _mostly(self) -> tuple[str, float]:
+        """The token of the greatest weight, and its share of the weight."""
+        if self._weights is None:
+            self._weights = self._kept.weigh(self._far)
+        texts, at, weights, mass, total = self._texts, self._at, self._weights, dict[str, float](), 0.0
+        for k in self._along:
+            said, weight = texts[k][at], weights[k]
+            mass[said] = mass.get(said, 0.0) + weight
+            total += weight
+        most = max(mass, key=mass.__getitem__)
+        return most, mass[most] / total
 
 
 class Copy:

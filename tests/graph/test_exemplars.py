@@ -98,7 +98,7 @@ def test_the_nearest_are_those_that_all_distances_tell(seed: int, count: int, fi
     bounds = np.array([width // 2, width, width, 2 * width, 3 * width], np.float32)
     kept, state = Exemplars(states, place, bounds), random.integers(-20, 21, size=3).astype(np.float32)
     places, far, bucket = kept.nearest((first, first + count), state)
-    weights = kept.weigh(far, min(far))
+    weights = kept.weigh(far)
     distance = {int(place[k]) + 1: float(((states[k] - state) ** 2).sum()) for k in range(first, first + count)}
     assert len(set(places)) == len(places) == min(count, NEAREST) and set(places) <= set(distance)
     least = sorted(distance.values())[: len(places)]
@@ -179,7 +179,7 @@ def test_near_goes_on_as_most_of_the_nearest_did(graph: Graph, seed: int, blur: 
     text, alive, bucket = graph.text.tolist(), [], 0
     if last in graph.exemplars_of:
         places, far, bucket = graph.exemplars.nearest(graph.exemplars_of[last], state)
-        weights = graph.exemplars.weigh(far, min(far))
+        weights = graph.exemplars.weigh(far)
         alive = [(w, text[p : text.index(BREAK, p)]) for p, w in zip(places, weights, strict=True)]
     for _ in range(data.draw(st.integers(1, 16))):
         mass: dict[int, float] = {}
