@@ -2,13 +2,16 @@
 
 Usage: ``python scripts/bench/bench_batch_rounds.py [ROUNDS] [--out FILE]``; prints the record, and appends it to the
 file. Requests of every sort (greedy, sampled, with processors, on prompt caches, drafted well or badly) come, leave,
-fail and are cancelled; tiny models, one for each kind of cache. Exit status 1 where a token differs.
+fail and are cancelled; tiny models, one for each kind of cache. Interrupted, it tells what it tried so far. Exit status
+1 where a token differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from recording import origin, tell
@@ -31,7 +34,8 @@ def main(argv: list[str] | None = None) -> int:
 
     models = [(name, build(name)) for name in sorted(CONFIGS)]
     total, wrong, seed = Lived(), list[str](), 0
-    with bar(total=args.rounds, desc="random batches", unit="round") as progress:
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    with bar(total=args.rounds, desc="random batches", unit="round") as progress, suppress(KeyboardInterrupt):
         while total.rounds < args.rounds:
             name, model = models[seed % len(models)]
             try:
