@@ -16,7 +16,8 @@ from mlx_lm.models.cache import make_prompt_cache
 from daari_mlx.ground.evaluated import evaluated
 from daari_mlx.teacher.kept import keep
 from daari_mlx.teacher.quirks import model_type, refuses_blocks, refuses_unlike_rows
-from daari_mlx.teacher.ragged import RaggedCache, refuses_rows
+from daari_mlx.teacher.ragged import RaggedCache
+from daari_mlx.teacher.ragged_kinds import refuses_rows
 
 # differences that rounding makes, in standard deviations of a token's logits: (float32, 16 bits)
 _ALONE = (0.005, 0.15)  # between a row in a batch and the row alone

@@ -6,7 +6,6 @@ each row's block are kept. Rows join from caches of one row of mlx-lm, and leave
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -16,8 +15,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher.quirks import forward_rows, mask_axes
 from daari_mlx.teacher.ragged_arrays import RaggedArrays
-from daari_mlx.teacher.ragged_kv import RaggedKV
-from daari_mlx.teacher.ragged_window import RaggedWindow
+from daari_mlx.teacher.ragged_kinds import check_singles, nested, ragged, refuses_rows
 from daari_mlx.teacher.rewind import Cache, cached_tokens, leaves
 from daari_mlx.teacher.span import Span
 from daari_mlx.teacher.tap import Tap
@@ -44,7 +42,7 @@ class RaggedCache:
         reason = refuses_rows(single)
         if reason is not None:
             raise DaariError(f"This model's cache cannot hold several rows: {reason}. Decode one row at a time.")
-        self.cache: Cache = [_ragged(item) for item in single]
+        self.cache: Cache = [ragged(item) for item in single]
         self._parts = list(leaves(self.cache))
         self._restores = any(isinstance(part, RaggedArrays) for part in self._parts)
         self._axes = mask_axes(model)
@@ -96,7 +94,7 @@ class RaggedCache:
         length = 0 if cache is None else cached_tokens(cache) if tokens is None else tokens
         singles = None if cache is None else list(leaves(cache))
         if singles is not None:
-            self._check(singles, length)
+            check_singles(singles, self._one_row(), length)
         row = len(self)
         self._fit(row + 1, max([*self._lengths, length]))
         try:
@@ -138,7 +136,7 @@ class RaggedCache:
         lifted = [part.lift(row, length) for part in self._parts]
         self._drop(row, lifted)
         singles = [part.single(arrays, length) for part, arrays in zip(self._parts, lifted, strict=True)]
-        cache = _nested(self.cache, iter(singles))
+        cache = nested(self.cache, iter(singles))
         if owed:
             forward_rows(self.model, mx.array([owed]), cache)
             mx.eval([single.state for single in singles])
@@ -178,22 +176,6 @@ class RaggedCache:
     def _fit(self, rows: int, longest: int) -> None:
         for part in self._parts:
             part.fit(rows, longest)
-
-    def _check(self, singles: list[Any], length: int) -> None:
-        kinds, wanted = [type(single).__name__ for single in singles], [part.kind for part in self._parts]
-        if kinds != wanted:
-            raise DaariError(
-                f"This prompt cache is not this model's: it has {len(kinds)} of {', '.join(sorted({*kinds}))}; "
-                f"the model makes {len(wanted)} of {', '.join(sorted({*wanted}))}."
-            )
-        for single, own in zip(singles, self._one_row(), strict=True):
-            held = getattr(single, "offset", length)
-            if single.empty():
-                continue
-            if held != length:
-                raise DaariError(f"This prompt cache is damaged: {length} tokens in one layer, {held} in another.")
-            if _shapes(single) != _shapes(own):
-                raise DaariError(f"This prompt cache is not this model's: {_shapes(single)}, not {_shapes(own)}.")
 
     # a round
 
@@ -287,43 +269,6 @@ class RaggedCache:
     def _settled(self, intent: str) -> None:
         if self._blocks is not None:
             raise RuntimeError(f"the last forward was not settled: call settle() before you {intent}.")
-
-
-def _shapes(single: Any) -> list[tuple[int, ...] | None]:
-    """The shapes of a layer's arrays, but for how many tokens they hold."""
-    if hasattr(single, "keys"):
-        return [(*x.shape[:2], x.shape[3]) for x in (single.keys, single.values)]
-    return [None if x is None else x.shape for x in single.cache]
-
-
-def refuses_rows(cache: Cache) -> str | None:
-    """Why several rows cannot share a cache of these kinds, or None where they can."""
-    for leaf in leaves(cache):
-        kind = type(leaf).__name__
-        if kind not in _KINDS:
-            return f"{kind} has no form for several rows"
-        if kind == RaggedWindow.kind and leaf.keep:
-            return f"max_kv_size: a sliding window that keeps its first {leaf.keep} tokens has no form for several rows"
-    return None
-
-
-_KINDS: dict[str, Callable[[Any], Any]] = {
-    RaggedKV.kind: lambda _: RaggedKV(),
-    RaggedWindow.kind: lambda leaf: RaggedWindow(leaf.max_size),
-    RaggedArrays.kind: lambda leaf: RaggedArrays(len(leaf.cache)),
-}
-
-
-def _ragged(item: Any) -> Any:
-    inner = getattr(item, "caches", None)
-    if inner is None:
-        return _KINDS[type(item).__name__](item)
-    return type(item)(*map(_ragged, inner))
-
-
-def _nested(shape: Any, singles: Any) -> list[Any]:
-    """The single caches in the lists that ``shape`` has."""
-    return [type(item)(*_nested(item.caches, singles)) if hasattr(item, "caches") else next(singles) for item in shape]
 
 
 def _columns(values: mx.array, first: list[int], width: int) -> mx.array:

@@ -104,6 +104,8 @@ class RaggedKV:
         Args:
             single: mlx-lm's own cache of a row, with any tokens in it.
         """
+        if single.keys is None:
+            return 0
         slots, room = self._size(rows, longest)
         a_token = (single.keys.nbytes + single.values.nbytes) // single.keys.shape[2]
         return slots * max(room, self.room) * a_token
