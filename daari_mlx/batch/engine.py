@@ -17,6 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from daari_mlx.batch.alone import Alone
+from daari_mlx.batch.drafters import Drafters
 from daari_mlx.batch.newcomers import Newcomers
 from daari_mlx.batch.prefixes import Prefixes
 from daari_mlx.batch.request import Event, Request, Row
@@ -99,25 +100,24 @@ class BatchEngine:
         learners: Learners | None = None,
         make_learning: Callable[[Learner], Drafter] | None = None,
     ) -> None:
-        self.learners, self._make_learning = learners, make_learning
+        self.learners = learners
         self.model, self.tokenizer = model, tokenizer
         self.stream = importlib.import_module("mlx_lm.generate").generation_stream if stream is None else stream
-        self._make_drafter, self._tap, self.cost = make_drafter, tap, cost
-        self._force, self._off = force, off
+        self._drafters, self._off = Drafters(make_drafter, force, learners, make_learning), off
+        self._tap, self.cost = tap, cost
         self._most_rows, self._most_bytes, self._why_alone = most_rows, most_bytes, why_alone
         self._step = prefill_step_size
         self._vocabulary = vocabulary_of(model)
         self._waiting: deque[Row] = deque()
         self._alone: deque[Alone] = deque()
         self._cancelled: set[int] = set()
-        self._spare: list[Drafter] = []
         self._uids = count()
         self.counts = Counts()
         self._reading: Iterator[int] | None = None  # a prefix that is being read
         self._shares = True  # prefixes are read for several prompts at once
         self._prefixes = Prefixes(model, prefill_step_size, self.stream)
         if why_alone is None:
-            self._running = Running(model, tap, cost, self._take_drafter, self.stream)
+            self._running = Running(model, tap, cost, self._drafters.take, self.stream)
             self._newcomers = Newcomers(model, tap, prefill_step_size, self.stream)
 
     def __len__(self) -> int:
@@ -160,7 +160,7 @@ class BatchEngine:
         responder = Responder(
             self.tokenizer, len(request.prompt), request.max_tokens, statistics, request.stop, prefill
         )
-        grammar = None if self._force is None else grammar_among(processors)
+        grammar = None if self._drafters.force is None else grammar_among(processors)
         if grammar is None and request.drafter is None:
             statistics.drafting_off = self._off
         self._waiting.append(Row(uid, request, prefill, statistics, judge, responder, cached, grammar))
@@ -214,11 +214,11 @@ class BatchEngine:
         self._waiting = deque(row for row in self._waiting if row.uid not in gone)
         for alone in [alone for alone in self._alone if alone.row.uid in gone]:
             self._alone.remove(alone)
-            self._take_drafter(alone.row)
+            self._drafters.take(alone.row)
         if self._why_alone is None:
             self._running.cancel(gone)
             for row in self._newcomers.cancel(gone):
-                self._take_drafter(row)
+                self._drafters.take(row)
 
     def _admit(self) -> list[Event]:
         """Begin with what waits, in its order, as far as there is room; the events of rows that cannot be begun."""
@@ -238,21 +238,12 @@ class BatchEngine:
             try:
                 self._begin(row, cache, known)
             except Exception as error:  # a prompt cache of another model, a callback of its own
-                self._take_drafter(row)
+                self._drafters.take(row)
                 events.append(Event(row.uid, error=error))
         return events
 
     def _begin(self, row: Row, cache: Any, known: int) -> None:
-        row.drafter = row.request.drafter
-        if self.learners is not None and self._make_learning is not None:
-            row.learner = self.learners.of(row.request.scope)
-            if row.drafter is None and row.learner is not None:
-                row.drafter = self._make_learning(row.learner)
-        if row.drafter is None and self._make_drafter is not None:
-            row.drafter = self._spare.pop() if self._spare else self._make_drafter()
-        row.own = row.drafter
-        if row.grammar is not None and self._force is not None:
-            row.drafter = self._force(row.grammar, row.own)
+        self._drafters.hand(row)
         if self._why_alone is not None:
             self._alone.append(Alone(self.model, row, self._tap, self._options(row), self._why_alone, self.stream))
         else:
@@ -274,14 +265,6 @@ class BatchEngine:
             self._prefixes.forget()
             self._shares = False
         return left >= 0
-
-    def _take_drafter(self, row: Row) -> None:
-        """Keep the drafter of a row that is gone for a later one, and learn from what it said."""
-        if row.learner is not None:
-            if hasattr(row, "answer"):
-                row.answer.end()
-        elif row.own is not None and row.request.drafter is None:
-            self._spare.append(row.own)
 
     def _options(self, row: Row) -> Options:
         return Options(
@@ -311,7 +294,7 @@ class BatchEngine:
             read, failed = [], [(row, error) for row in self._newcomers.rows]
             self._newcomers = Newcomers(self.model, self._tap, self._step, self.stream)
         for row, _ in failed:
-            self._take_drafter(row)
+            self._drafters.take(row)
         for row, state in read:
             row.answer = self._answer(row, state)
             self._running.join(row)
@@ -336,5 +319,5 @@ class BatchEngine:
             return []
         if event.ended:
             self._alone.popleft()
-            self._take_drafter(alone.row)
+            self._drafters.take(alone.row)
         return [event]
