@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 pytest_plugins = ["limits"]
 
 # The same examples every time; new ones with --hypothesis-profile fresh. No timing is asserted anywhere.
-settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True, database=None)
+settings.register_profile("ci", deadline=None, max_examples=40, derandomize=True, database=None)
 settings.register_profile("fresh", deadline=None, max_examples=300, print_blob=True)
 settings.load_profile("ci")
 

@@ -49,6 +49,13 @@ def model(request: pytest.FixtureRequest) -> Any:
     return build(request.param)
 
 
+@pytest.fixture(scope="module")
+def sampled(model: Any) -> list[int]:
+    """What plain draws."""
+    mx.random.seed(5)
+    return plain_tokens(model, PROMPT, LENGTH, sampler=make_sampler(**SAMPLING))
+
+
 def steps_of(model: Any, drafter: Any, cache: list[Any], statistics: Statistics | None = None, **options: Any) -> Any:
     return generate_step(
         PROMPT,
@@ -127,9 +134,10 @@ def test_without_a_drafter_every_cache_runs_ahead(model: Any) -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 2, 5, 8, 13, 30, 31])
-def test_closing_anywhere_leaves_an_exact_cache_and_the_draws_of_its_tokens(model: Any, stop: int) -> None:
-    mx.random.seed(5)
-    expected = plain_tokens(model, PROMPT, LENGTH, sampler=make_sampler(**SAMPLING))
+def test_closing_anywhere_leaves_an_exact_cache_and_the_draws_of_its_tokens(
+    model: Any, sampled: list[int], stop: int
+) -> None:
+    expected = sampled
     mx.random.seed(5)
     for _ in range(stop + 1):  # plain has drawn the token behind the last one too
         make_sampler(**SAMPLING)(mx.zeros((1, 128)))
@@ -226,7 +234,7 @@ def test_seeded_sampling_equals_plain(name: str, sampling: dict[str, Any]) -> No
     assert [e.token for e in steps_of(model, drafter, make_prompt_cache(model), **options)] == expected
 
 
-@pytest.mark.parametrize("start", [0, 8, 20, 31])
+@pytest.mark.parametrize("start", [0, 20])
 def test_a_cache_is_quantised_where_plain_does_it_and_not_by_a_row_that_is_taken_back(
     start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,13 @@ def unseen(compiled: Compiled) -> list[list[int]]:
     return [template(row["messages"][1:-1], add_generation_prompt=True, return_dict=False) for row in rows]
 
 
+@pytest.fixture(scope="module")
+def plain(compiled: Compiled, unseen: list[list[int]]) -> list[list[tuple[Any, ...]]]:
+    """What plain tells of each of those."""
+    model, tokenizer = compiled.teacher.model, compiled.teacher.tokenizer
+    return [told(mlx_lm.stream_generate(model, tokenizer, prompt, max_tokens=60)) for prompt in unseen]
+
+
 class Splits:
     """Drafts the truth in blocks of given lengths, the token after each block wrong, so that rounds end there."""
 
@@ -84,15 +91,16 @@ def test_each_token_says_the_source_that_drafted_it(compiled: Compiled, unseen: 
 
 
 @pytest.mark.parametrize("drafted", [0, 1, 3, 8, 32, "auto"])
-def test_answers_equal_plain(compiled: Compiled, unseen: list[list[int]], drafted: Any) -> None:
+def test_answers_equal_plain(
+    compiled: Compiled, unseen: list[list[int]], plain: list[list[tuple[Any, ...]]], drafted: Any
+) -> None:
     model, tokenizer = compiled.teacher.model, compiled.teacher.tokenizer
     accepted = forwards = tokens = 0
-    for prompt in unseen:
-        plain = told(mlx_lm.stream_generate(model, tokenizer, prompt, max_tokens=60))
+    for prompt, expected in list(zip(unseen, plain, strict=True))[: 4 if drafted in (0, 1, 3) else None]:
         ours = list(stream_generate(model, tokenizer, prompt, 60, graph=compiled.graph, num_draft_tokens=drafted))
-        assert told(ours) == plain
+        assert told(ours) == expected
         statistics = ours[-1].statistics
-        assert statistics.tokens == len(plain) == sum(statistics.sources.values())
+        assert statistics.tokens == len(expected) == sum(statistics.sources.values())
         assert sum(r.from_draft for r in ours) == statistics.accepted == sum(r.source is not None for r in ours)
         assert ours[-1].tokens_per_forward == statistics.tokens_per_forward
         accepted, forwards, tokens = accepted + statistics.accepted, forwards + statistics.forwards, tokens + len(ours)

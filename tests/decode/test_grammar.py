@@ -166,7 +166,7 @@ def test_seeded_sampling_equals_plain(
     compiled: Compiled, prompts: list[list[int]], schema: dict[str, Any], sampling: dict[str, Any]
 ) -> None:
     processor = json_schema_processor(compiled.teacher.tokenizer, schema)
-    for seed, prompt in enumerate(prompts):
+    for seed, prompt in enumerate(prompts[:2]):
         mx.random.seed(seed)
         expected = plain(compiled, prompt, processor, sampler=make_sampler(**sampling))
         for block in (3, 8):
