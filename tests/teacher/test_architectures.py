@@ -110,7 +110,7 @@ def test_restoring_instead_of_trimming_is_exact_too(case: Case, monkeypatch: pyt
 def test_a_damaged_cache_would_show(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: with rejected rows left in the cache the tokens differ."""
     monkeypatch.setattr(Row, "settle", lambda self, emitted: None)
-    assert case.run(0)[0] != case.plain[:LENGTH]
+    assert any(case.run(seed)[0] != case.plain[:LENGTH] for seed in range(3))
 
 
 def test_every_architecture_has_its_place() -> None:
