@@ -22,10 +22,9 @@ MOST = 2**63 - 1  # of a whole number, unless its option says another
 
 def with_values(args: list[str]) -> list[str]:
     """The words, with a value for each option that may stand without one."""
-    ends = [*args[1:], "--"]
     return [
         f"{word}={VALUES[word]}" if word in VALUES and behind.startswith("-") else word
-        for word, behind in zip(args, ends, strict=True)
+        for word, behind in zip(args, [*args[1:], "--"], strict=False)
     ]
 
 

@@ -1,0 +1,56 @@
+"""--learn on the command line, with a folder and without; its log folded and told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from daari_mlx.cli.main import app
+from daari_mlx.cli.words import with_values
+
+
+def run(*args: object) -> Any:
+    found = CliRunner().invoke(app, [str(a) for a in args])
+    assert found.exit_code == 0, found.output
+    return found
+
+
+def answer(model: Path, *options: object) -> tuple[str, dict[str, Any]]:
+    """What it says, and its figures."""
+    asked = ("--ignore-chat-template", "-p", "Free entry now", "-m", 16, "--num-draft-tokens", 6, "--json")
+    lines = run("generate", "--model", model, *asked, "--verbose", "False", *options).stdout.splitlines()
+    record = json.loads(lines[-1])
+    return record["text"], record
+
+
+def test_what_is_learnt_in_a_folder_is_drafted_folded_and_told(tiny_teacher_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "my.graph"
+    plain, alone = answer(tiny_teacher_path)
+    found = [answer(tiny_teacher_path, "--learn", path) for _ in range(5)]
+    assert {text for text, _ in found} == {plain}
+    assert found[-1][1]["tokens_per_forward"] > 2 * alone["tokens_per_forward"]
+    assert "learnt from" in run("learn", path).stdout
+    told = json.loads(run("inspect", path, "--json").stdout)
+    assert told["learnt"]["answers"] == 5
+
+
+def test_without_a_folder_nothing_is_kept(tiny_teacher_path: Path, tmp_path: Path) -> None:
+    plain, _ = answer(tiny_teacher_path)
+    assert answer(tiny_teacher_path, "--learn")[0] == plain
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_option_may_stand_without_its_value() -> None:
+    assert with_values(["--learn"]) == ["--learn=:memory:"]
+    assert with_values(["--learn", "-m", "3"]) == ["--learn=:memory:", "-m", "3"]
+    assert with_values(["--learn", "my.graph", "-m"]) == ["--learn", "my.graph", "-m"]
+    assert with_values([]) == []
+
+
+def test_two_drafters_are_refused(tiny_teacher_path: Path) -> None:
+    options = ("--model", tiny_teacher_path, "--drafter", "lookup", "--learn", "-p", "hello", "--ignore-chat-template")
+    found = CliRunner().invoke(app, ["generate", *map(str, options)])
+    assert found.exit_code == 1 and "leave the other drafter out" in found.output
