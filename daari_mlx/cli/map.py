@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +14,7 @@ import typer
 
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import takes
-from daari_mlx.cli.options.names import FEATURES, DrafterName, RowsName, SchemaName, TeacherName
+from daari_mlx.cli.options.names import FEATURES, DrafterName, Drafting, LearnName, RowsName, SchemaName, TeacherName
 from daari_mlx.decode.options import Length, Sampling
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, number, unescaped, whole
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from daari_mlx.job.files import Line
     from daari_mlx.job.run import Job
     from daari_mlx.job.shape import Shape
+    from daari_mlx.learn.learner import Learner
+    from daari_mlx.teacher.load import Teacher
 
 SOME_FAILED = 3  # exit status where every row was written, and some with an error
 
@@ -55,15 +59,16 @@ class MapOptions:
 
 
 @takes(
-    "model graph data out adapter_path trust_remote_code extra_eos_token template system_prompt chat_template_config "
-    f"{FEATURES} split limit json_schema json_whitespace stop max_tokens sampling num_draft_tokens concurrency how "
-    "as_json",
+    "model graph learn data out adapter_path trust_remote_code extra_eos_token template system_prompt "
+    f"chat_template_config {FEATURES} split limit json_schema json_whitespace stop max_tokens sampling "
+    "num_draft_tokens concurrency how as_json",
     model=...,
     data=...,
 )
 def map(
     teacher_name: TeacherName,
     drafter_name: DrafterName,
+    learn_name: LearnName,
     rows_name: RowsName,
     length: Length,
     sampling: Sampling,
@@ -88,11 +93,22 @@ def map(
         if ranks.size > 1:  # a launcher that lost one rank ends the others by SIGTERM
             signal.signal(signal.SIGTERM, signal.default_int_handler)
         from daari_mlx.job.run import run_job
+        from daari_mlx.show.learnt import learning
 
         teacher = teacher_name.load(lazy=True)  # a mistake in the data shows before the weights are read
         words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
+        if ranks.size > 1 and learn_name.learn is not None:
+            raise DaariError("--learn is one process's: several ranks would each learn a part. Leave it out.")
+        drafting = Drafting(graph, None, drafter_name.num_draft_tokens)
         job = _job(rows_name, length, sampling, schema_name, how, out, system_prompt, teacher.tokenizer, drafter_name)
-        done = run_job(teacher, graph, job, ranks)
+
+        @contextmanager
+        def learns(loaded: Teacher) -> Iterator[Learner | None]:
+            learner = learn_name.load(drafting, loaded)
+            with learning(learner):
+                yield learner
+
+        done = run_job(teacher, graph, replace(job, learning=learns), ranks)
     if done is None:
         return
     from daari_mlx.show.job_text import job_text

@@ -22,6 +22,7 @@ from daari_mlx.job.plan import Apart
 from daari_mlx.job.requests import Manner, Requests, row_seed
 from daari_mlx.job.shape import RowShape
 from daari_mlx.job.work import answer_all
+from daari_mlx.learn.learner import Learner
 from daari_mlx.share.find import graph_of
 from daari_mlx.teacher.fingerprint import context_length
 from daari_mlx.text.rows import Features
@@ -35,6 +36,7 @@ def map_rows(
     rows: Iterable[Mapping[str, Any]],
     *,
     graph: Graph | str | Path | None = None,
+    learn: Learner | None = None,
     template: str | None = None,
     system_prompt: str | None = None,
     max_tokens: int = 256,
@@ -64,6 +66,7 @@ def map_rows(
         model, tokenizer: as ``mlx_lm.load`` gives them: the teacher.
         rows: with ``messages`` or ``prompt``, or with whatever fields ``template`` names.
         graph: a compiled graph, or the folder or Hub repository it lies in; None decodes plainly.
+        learn: who learns from the answers and drafts them, in place of a graph; see :func:`daari_mlx.learner_for`.
         template: what to ask of a row, with its fields in braces: ``"Classify: {text}"``.
         system_prompt: a message before all others.
         max_tokens: of an answer at the most; -1 for no limit.
@@ -102,8 +105,10 @@ def map_rows(
         compare=compare,
         thinks_until=tokenizer.think_end if tokenizer.has_thinking else None,
     )
+    if graph is not None and learn is not None:
+        raise DaariError("graph and learn are given: a learner has its own graph; give that one to the learner.")
     found = None if graph is None else graph_of(graph)
-    engine, most_rows = engine_for(model, tokenizer, found, num_draft_tokens, concurrency)
+    engine, most_rows = engine_for(model, tokenizer, found, num_draft_tokens, concurrency, learner=learn)
 
     def answered() -> Iterator[dict[str, Any]]:
         early: dict[int, dict[str, Any]] = {}

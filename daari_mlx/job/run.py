@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,7 @@ from daari_mlx.job.plan import Plan, look_at, refuse_bad
 from daari_mlx.job.requests import Manner, Requests, row_seed
 from daari_mlx.job.shape import Shape
 from daari_mlx.job.work import answer_all
+from daari_mlx.learn.learner import Learner
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.ranks import Alone
 from daari_mlx.text.lines import data_file
@@ -59,6 +60,7 @@ class Job:
         keep_bad_rows: write bad rows with what is wrong with them, in place of stopping before the work.
         retry_errors: answer rows again that had an error.
         max_errors: how many rows may fail before the job stops; None for all.
+        learning: makes who learns from the answers and drafts them, for a ``with``; None where nobody does.
         outlook: held-out answers that the graph's compilation kept, to foretell how long it takes; or None.
     """
 
@@ -75,6 +77,7 @@ class Job:
     keep_bad_rows: bool = False
     retry_errors: bool = False
     max_errors: int | None = None
+    learning: Callable[[Teacher], AbstractContextManager[Learner | None]] = lambda teacher: nullcontext()
     outlook: Outlook | None = None
 
 
@@ -149,7 +152,8 @@ class _Run:
         with self._output() if crew.rank == 0 else nullcontext() as output:
             if len(mine := pending[crew.rank :: crew.size]):
                 self.journal.begin(f"{name}-{crew.rank:03d}")
-                self._answer(mine.tolist(), done, output if crew.size == 1 else None)
+                with self.job.learning(self.teacher) as learner:
+                    self._answer(mine.tolist(), done, output if crew.size == 1 else None, learner)
             crew.agree()
             _gather(self.journal, crew)
             done = done.together(crew)
@@ -161,14 +165,15 @@ class _Run:
                 raise _changed(self.data)
         return summary(plan, len(pending), done, output.counted)
 
-    def _answer(self, mine: list[int], done: Done, output: Output | None) -> None:
+    def _answer(self, mine: list[int], done: Done, output: Output | None, learner: Learner | None) -> None:
         """Answer some rows; each is in the journal before anything else becomes of it."""
         job, crew, teacher, start = self.job, self.crew, self.teacher, time.perf_counter()
         found = None
         if self.graph is not None or job.concurrency == "auto":
-            found = foretold(teacher.model, self.graph, job.num_draft_tokens, job.outlook)
+            drafts = self.graph is not None or learner is not None
+            found = foretold(teacher.model, drafts, job.num_draft_tokens, job.outlook)
         engine, most_rows = engine_for(
-            teacher.model, teacher.tokenizer, self.graph, job.num_draft_tokens, job.concurrency, found
+            teacher.model, teacher.tokenizer, self.graph, job.num_draft_tokens, job.concurrency, found, learner
         )
         if crew.rank == 0:
             timed = None if found is None else probe.load(teacher.model)

@@ -13,7 +13,7 @@ from jobs import map_here, read_jsonl, sms_rows, write_jsonl
 from mlx_lm.sample_utils import make_sampler
 
 import daari_mlx.job.work as work
-from daari_mlx import generate, map_rows
+from daari_mlx import generate, learner_for, map_rows
 from daari_mlx.decode.grammar import json_schema_processor
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.job.asks import Asker
@@ -94,3 +94,27 @@ def test_options_that_cannot_be_are_refused(tiny_teacher: tuple[Any, Any]) -> No
     ):
         with pytest.raises(DaariError, match=told):
             map_rows(*tiny_teacher, [], **options)
+
+
+def test_what_is_learnt_on_the_way_drafts_and_changes_no_word(tiny_teacher: tuple[Any, Any]) -> None:
+    rows = sms_rows(24)
+    options: dict[str, Any] = {"max_tokens": 12, "concurrency": 2}
+    plain = list(map_rows(*tiny_teacher, rows, **options))
+    learner = learner_for(*tiny_teacher)
+    try:
+        assert list(map_rows(*tiny_teacher, rows, learn=learner, **options)) == plain
+        learner.wait()
+        assert learner.snapshot.graph.nodes.centroids.size or learner.snapshot.earlier
+    finally:
+        learner.close()
+    with pytest.raises(DaariError, match="graph and learn are given"):
+        map_rows(*tiny_teacher, rows, learn=learner, graph="g")
+
+
+def test_the_command_learns_into_a_folder(tmp_path: Path, tiny_teacher_path: Path) -> None:
+    data = write_jsonl(tmp_path / "in.jsonl", sms_rows(8))
+    options: list[Any] = ["--model", tiny_teacher_path, "--data", data, "--max-tokens", 8, "--concurrency", 2]
+    map_here(*options, "--out", tmp_path / "plain.jsonl")
+    map_here(*options, "--out", tmp_path / "out.jsonl", "--learn", tmp_path / "learnt")
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "plain.jsonl").read_bytes()
+    assert any(tmp_path.glob("learnt*"))
