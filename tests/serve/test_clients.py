@@ -78,9 +78,11 @@ def test_openai_parses_schemas(openai: Any) -> None:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look_up"}}])
 def test_openai_forces_a_tool(openai: Any, choice: Any) -> None:
-    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
+    empty = {"type": "object", "properties": {}, "additionalProperties": False}
+    other = {"type": "function", "function": {"name": "other", "parameters": empty}}
     tools = [json.loads(json.dumps(TOOLS[0]))]
-    tools[0]["function"]["parameters"]["properties"]["what"] = {"enum": ["it", "that"]}
+    what = {"what": {"enum": ["it", "that"]}}
+    tools[0]["function"]["parameters"].update(properties=what, additionalProperties=False)
     made = openai.chat.completions.create(
         model="tiny_teacher", messages=HELLO, tools=[*tools, other], tool_choice=choice, max_tokens=80
     )
@@ -107,7 +109,7 @@ def test_anthropic_messages(anthropic: Any, compiled: Any) -> None:
 def test_anthropic_goes_on_from_a_beginning_and_ends_at_a_stop(anthropic: Any) -> None:
     begun = [*HELLO, {"role": "assistant", "content": '{"label":'}]
     made = anthropic.messages.create(
-        model="tiny_teacher", max_tokens=40, messages=begun, stop_sequences=["nowhere", '",'], temperature=0.0
+        model="tiny_teacher", max_tokens=40, messages=begun, stop_sequences=["nowhere", '",']
     )
     assert (made.stop_reason, made.stop_sequence) == ("stop_sequence", '",')
     assert made.content[0].text.startswith('"') and '",' not in made.content[0].text
