@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -90,7 +89,7 @@ class _Guard:
 
     def __init__(self, service: Service) -> None:
         self._service, options = service, service.options
-        self._keys = [*(options.api_key or []), *filter(None, [os.environ.get("DAARI_API_KEY")])]
+        self._keys = options.keys
         origins = options.allowed_origins
         listed = None if origins is None else [re.escape(origin.strip()) for origin in origins.split(",")]
         pattern = LOCAL if listed is None else "|".join(".*" if origin == r"\*" else origin for origin in listed)

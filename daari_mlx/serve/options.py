@@ -75,6 +75,11 @@ class ServeOptions:
     show_prompts: Annotated[bool, Option("List the beginning of each prompt at /daari/requests.")] = False
 
     @property
+    def keys(self) -> list[str]:
+        """All keys that let somebody in; none where nobody has to have one."""
+        return [*(self.api_key or []), *filter(None, [os.environ.get("DAARI_API_KEY")])]
+
+    @property
     def cache_bytes(self) -> int:
         """What kept caches may take."""
         return _eighth() if self.prompt_cache_bytes is None else self.prompt_cache_bytes

@@ -20,6 +20,7 @@ from daari_mlx.draft.drafter import Drafter
 from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.learn.scopes import Learners
 from daari_mlx.serve.app import make_app
 from daari_mlx.serve.book import Book
 from daari_mlx.serve.cache_files import CacheFiles
@@ -43,14 +44,18 @@ def make_service(
     sampling: Sampling | None = None,
     chat_template_config: dict[str, Any] | None = None,
     whitespace: str = "compact",
+    learners: Learners | None = None,
 ) -> Service:
     """Everything that a server is but its sockets.
+
+    Args:
+        learners: who learns from answers, beginning with the graph; a request's scope is its key. None learns nothing.
 
     Raises:
         DaariError: a graph of another teacher.
     """
     options = options or ServeOptions()
-    engine, copier = drafting(teacher, graph, options, num_draft_tokens)
+    engine, copier = drafting(teacher, graph, options, num_draft_tokens, learners)
     kept = options.prompt_cache_size, options.cache_bytes
     folder = options.prompt_cache_dir
     files = None if folder is None else CacheFiles(folder, teacher.fingerprint(), *kept)
@@ -73,7 +78,11 @@ def make_service(
 
 
 def drafting(
-    teacher: Teacher, graph: Graph | None, options: ServeOptions, num_draft_tokens: DraftLength
+    teacher: Teacher,
+    graph: Graph | None,
+    options: ServeOptions,
+    num_draft_tokens: DraftLength,
+    learners: Learners | None = None,
 ) -> tuple[Callable[[], BatchEngine], Callable[[], Drafter] | None]:
     """What makes the engine with a graph, and what makes drafters for predicted texts.
 
@@ -87,7 +96,8 @@ def drafting(
         made, off = make_engine(
             teacher.model,
             teacher.tokenizer,
-            graph=graph,
+            graph=graph if learners is None else None,  # learners begin with it
+            learners=learners,
             num_draft_tokens=num_draft_tokens,
             most_rows=options.decode_concurrency,
             prefill_step_size=options.prefill_step_size,

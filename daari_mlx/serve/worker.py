@@ -195,7 +195,7 @@ class Worker:
                 request.known, request.prompt_cache = self.caches.fetch(ticket.salt, request.prompt)
                 ticket.cached = request.known
                 request.keep_cache, request.whole_cache = self.caches.wanted, False
-                request.salt = ticket.salt
+                request.salt, request.scope = ticket.salt, ticket.salt or None
                 if ticket.prediction and self._copier is not None:
                     request.drafter = PredictedDrafter(self._copier(), ticket.prediction)
                 ticket.uid = engine.add(request)

@@ -32,10 +32,12 @@ class Running:
 
 
 @contextmanager
-def running(teacher: Teacher, graph: Graph | None = None, draft: Any = "auto", **options: Any) -> Iterator[Running]:
+def running(
+    teacher: Teacher, graph: Graph | None = None, draft: Any = "auto", learners: Any = None, **options: Any
+) -> Iterator[Running]:
     """Start a server, and end it as SIGTERM does."""
     settings = ServeOptions(**{"port": 0, "decode_concurrency": 4, "prefill_step_size": 64, **options})
-    service = make_service(teacher, graph, settings, num_draft_tokens=draft)
+    service = make_service(teacher, graph, settings, num_draft_tokens=draft, learners=learners)
     sock = listen(settings)
     server = Server(service, "warning")
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
