@@ -118,10 +118,9 @@ class PairDrafter:
             spent += more
         took = cost(1 + pending + len(draft.tokens)) + spent
         self._shown.with_model, self._shown.promised = plan.read is not None, plan.rate * took * (len(draft.tokens) > 0)
-        self._unread += took
         self._idle = 0 if draft.tokens else self._idle + 1
         rest = rest_after(self._idle)
-        self._unread += rest
+        self._unread += took + rest
         return replace(draft, anchor=path.anchor, rest=rest)
 
     def _new_answer(self, text: list[int]) -> None:
