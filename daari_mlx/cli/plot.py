@@ -22,6 +22,7 @@ class Kind(StrEnum):
     ACCEPTANCE = "acceptance"
     BATCH = "batch"
     CALIBRATION = "calibration"
+    LEARNING = "learning"
     LENGTH = "length"
     SPEED = "speed"
     NODES = "nodes"
@@ -32,7 +33,8 @@ KindArgument = Annotated[
     Option(
         "What to draw. acceptance: by position, task and source; batch: speed by rows at once; calibration: promised "
         "against true; length: gain by "
-        "draft length; speed: against plain, prompt by prompt; nodes: a map of the states.",
+        "draft length; learning: tokens per forward by answers learnt; "
+        "speed: against plain, prompt by prompt; nodes: a map of the states.",
         by_place=True,
     ),
 ]
@@ -40,7 +42,7 @@ Sources = Annotated[
     list[str],
     Option(
         "Records that bench --out wrote (acceptance, batch, speed), results/replay.jsonl or graphs (calibration), "
-        "one graph (length, nodes).",
+        "results/learn.jsonl (learning), one graph (length, nodes).",
         "SOURCE...",
         by_place=True,
     ),
@@ -71,6 +73,7 @@ def plot(
     draw: dict[Kind, Callable[[], Path]] = {
         Kind.ACCEPTANCE: lambda: _draw_records("plot_acceptance", sources, out, dark),
         Kind.BATCH: lambda: _draw_records("plot_batch", sources, out, dark),
+        Kind.LEARNING: lambda: _draw_learning(sources, out, dark),
         Kind.SPEED: lambda: _draw_records("plot_speed", sources, out, dark),
         Kind.CALIBRATION: lambda: _draw_calibration(sources, out, dark),
         Kind.LENGTH: lambda: _draw_length(sources[0], device, out, dark),
@@ -86,6 +89,14 @@ def _draw_records(function: str, sources: list[str], out: str, dark: bool) -> Pa
     names = [name for name, _ in named]
     drawn: Path = getattr(plots, function)([line for _, line in named], out, names=names, dark=dark)
     return drawn
+
+
+def _draw_learning(sources: list[str], out: str, dark: bool) -> Path:
+    from daari_mlx.show.plots import plot_learning
+
+    lines = [line for source in sources for _, line in _lines(source)]
+    first = lines[0].get("curve")  # who drafts what differs little from one T(m) to another
+    return plot_learning([line for line in lines if line.get("curve") == first], out, dark=dark)
 
 
 def _draw_calibration(sources: list[str], out: str, dark: bool) -> Path:

@@ -99,6 +99,11 @@ def fixed_drafter(graph: Graph, curve: Curve, streams: Streams) -> DrafterOf:
     return lambda stream: GraphDrafter(graph, cost=curve.cost, ends=streams.ends)
 
 
+def rates(run: Replayed) -> list[float]:
+    """Tokens a forward of every answer."""
+    return [round(answer.tokens / len(answer.rounds), 2) for answer in run.answers]
+
+
 def figures(run: Replayed, cost: Any) -> dict[str, float]:
     """Tokens a forward, projected speed, and the slowest answer."""
     return {
@@ -149,7 +154,9 @@ def main() -> None:
                     "learning": figures(part(run, a, b), curve.cost),
                 }
             record["learning_seconds"] = round(seconds, 3)
-            record["each"] = [round(answer.tokens / len(answer.rounds), 2) for answer in run.answers]
+            record["each"] = {"learning": rates(run)}
+            if not args.no_suffix:
+                record["each"]["suffix cache"] = rates(other)
             record |= origin(*SHORT)
             if args.out:
                 append(record, args.out)

@@ -8,7 +8,8 @@ from daari_mlx.ground.intervals import wilson
 from daari_mlx.show.plots.acceptance import plot_acceptance
 from daari_mlx.show.plots.batch import plot_batch
 from daari_mlx.show.plots.calibration import plot_calibration
+from daari_mlx.show.plots.learning import plot_learning
 from daari_mlx.show.plots.length import plot_length
 from daari_mlx.show.plots.speed import plot_speed
 
-__all__ = ["plot_acceptance", "plot_batch", "plot_calibration", "plot_length", "plot_speed", "wilson"]
+__all__ = ["plot_acceptance", "plot_batch", "plot_calibration", "plot_learning", "plot_length", "plot_speed", "wilson"]
