@@ -23,6 +23,7 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.teacher.judge import Verified
 from daari_mlx.teacher.row import MAX_PENDING
 
+LEARNT = 4096  # tokens of an answer, about, that are learnt from: their states are held until its end
 MAX_STATES = 64  # states of the newest tokens that are kept for the drafter over rounds of rest
 CLEAR_EVERY = 256  # tokens between two returns of freed buffers to the system, as mlx-lm does
 
@@ -86,6 +87,7 @@ class Answer:
         self._resting = 0  # rounds that go without a draft from here on
         self._learner = learner
         self._seen: list[Any] = [] if learner is None else [block.copy() for block in map(_as_rows, self._states)]
+        self._led = len(self._seen)  # rows of them before the answer's own
 
     @property
     def ended(self) -> bool:
@@ -163,7 +165,7 @@ class Answer:
         finally:
             if verified.states is not None and self.taken:
                 self._states[-1] = verified.states[: self.taken]
-                if self._learner is not None:
+                if self._learner is not None and self.emitted <= LEARNT:
                     self._seen.append(_as_rows(verified.states)[: self.taken].copy())
 
     def end(self) -> None:
@@ -172,7 +174,8 @@ class Answer:
         if learner is not None and self.emitted:
             text = self._context.tokens
             start = len(text) - self.emitted
-            learner.hear(text[:start], text[start:], self._seen)
+            seen = sum(map(len, self._seen)) - self._led
+            learner.hear(text[:start], text[start : start + seen], self._seen)
 
     def _begin(self, drafted: int) -> None:
         """Count the forward of a round, and tell that the prompt is done, as mlx-lm does with the first token."""
