@@ -174,7 +174,7 @@ import sys, daari_mlx
 sys.path.insert(0, sys.argv[2])
 from mlx_lm import load
 from daari_mlx import learner_for
-from test_kept import tell
+from test_learning_kept import tell
 learner = learner_for(*load(sys.argv[3]), path=sys.argv[1], memory_bytes=40_000)
 start = len(learner.memory)
 print("ready", flush=True)
