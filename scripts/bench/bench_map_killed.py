@@ -2,9 +2,9 @@
 
     python scripts/bench/bench_map_killed.py [N=30] [--rows 60] [--seed 0] [--out results/map.jsonl]
 
-A job of the tests' tiny teacher, ended by SIGKILL N times at moments drawn over the time that a whole run takes,
-each time started again by the same command. Then it is let through. It is right when the output has the bytes of a run
-that nobody stopped, and no row was answered twice but those whose line was cut short.
+N jobs of the tests' tiny teacher, each ended by SIGKILL at a moment drawn between its first answer and its last, then
+started again by the same command. It is right when every output has the bytes of a run that nobody stopped, and no row
+was answered twice but those whose line was cut short.
 """
 
 from __future__ import annotations
@@ -43,38 +43,42 @@ def measure(kills: int, count: int, seed: int) -> dict[str, Any]:
     """The record."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        data, whole, out = (Path(folder) / name for name in ("in.jsonl", "whole.jsonl", "out.jsonl"))
+        data, whole = Path(folder) / "in.jsonl", Path(folder) / "whole.jsonl"
         rows = [{"messages": row["messages"][1:]} for row in make_rows(count, seed=seed)]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        start = time.perf_counter()
-        subprocess.run(command(data, whole), check=True, capture_output=True)
-        takes = time.perf_counter() - start
-        killed, moments = 0, []
-        for _ in range(kills):
+        told = subprocess.run([*command(data, whole), "--json"], check=True, capture_output=True, text=True)
+        takes = json.loads(told.stdout)["seconds"]
+        trials = []
+        for number in range(kills):
+            out = Path(folder) / f"out{number}.jsonl"
             running = subprocess.Popen(command(data, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            moment = chance.uniform(0, takes)
-            try:
-                running.wait(moment)
-            except subprocess.TimeoutExpired:
-                running.kill()
-                killed += 1
+            while running.poll() is None and not lines(out):
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0, takes))
+            killed = running.poll() is None
+            running.kill()
             running.wait()
-            moments.append([round(moment, 3), len(lines(out))])
-        subprocess.run(command(data, out), check=True, capture_output=True)
-        found = lines(out)
-        good = [json.loads(line)["key"] for line in found if line.endswith(b"}\n")]
+            before = len(lines(out))
+            subprocess.run(command(data, out), check=True, capture_output=True)
+            good = [json.loads(line)["key"] for line in lines(out) if line.endswith(b"}\n")]
+            trials.append(
+                {
+                    "killed": killed,
+                    "answered_before": before,
+                    "torn_lines": len(lines(out)) - len(good),
+                    "answered_twice": len(good) - len(set(good)),
+                    "same_bytes": out.read_bytes() == whole.read_bytes(),
+                }
+            )
         return {
-            "what": "a job killed at random moments",
+            "what": "jobs killed at random moments",
             **origin(*SHORT),
             "rows": count,
-            "distinct_rows": len(set(good)),
             "seconds": takes,
-            "killed": killed,
-            "let_through": kills - killed,
-            "moments": moments,
-            "torn_lines": len(found) - len(good),
-            "answered_twice": len(good) - len(set(good)),
-            "same_bytes": out.read_bytes() == whole.read_bytes(),
+            "killed": sum(trial["killed"] for trial in trials),
+            "answered_twice": sum(trial["answered_twice"] for trial in trials),
+            "same_bytes": all(trial["same_bytes"] for trial in trials),
+            "trials": trials,
         }
 
 
