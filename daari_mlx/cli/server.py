@@ -55,7 +55,10 @@ def server(
             f"The server needs {error.name}, which is not installed: pip install 'daari-mlx[server]'"
         ) from error
     logging.basicConfig(level=log_level, format="%(asctime)s - %(levelname)s - %(message)s")
+    learn_name.check()
     graph = drafter_name.load_graph()
+    options.check()
+    _check_learning(learn_name, options, share_learning)
     sock = listen(options)  # a port that is taken is told before a model is loaded
     teacher = teacher_name.load()
     words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
@@ -81,6 +84,17 @@ def server(
                 report.note(f"note: not all that was learnt is kept: {learners.any.trouble}")
 
 
+def _check_learning(learn_name: LearnName, options: ServeOptions, shared: bool) -> None:
+    if shared and learn_name.learn is None:
+        raise DaariError("--share-learning goes with --learn: give both, or none.")
+    alone = learn_name.learn == VALUES["--learn"] and options.keys
+    if learn_name.learn is not None and not shared and not alone:
+        raise DaariError(
+            "Nothing learnt from one client is drafted to another: give --share-learning where all may share, and it "
+            "can be kept in a folder; or an --api-key for each client, and --learn without a folder."
+        )
+
+
 def _learners(
     learn_name: LearnName,
     drafter_name: DrafterName,
@@ -94,15 +108,8 @@ def _learners(
     from daari_mlx.learn.start import learner_for
 
     if learn_name.learn is None:
-        if shared:
-            raise DaariError("--share-learning goes with --learn: give both, or none.")
         return None
     if shared:
         learner = learn_name.load(drafter_name.load(graph, teacher, trust_remote_code=False), teacher)
         return None if learner is None else Together(learner)
-    if learn_name.learn != VALUES["--learn"] or not options.keys:
-        raise DaariError(
-            "Nothing learnt from one client is drafted to another: give --share-learning where all may share, and it "
-            "can be kept in a folder; or an --api-key for each client, and --learn without a folder."
-        )
     return Apart(lambda: learner_for(teacher.model, teacher.tokenizer, graph=graph))

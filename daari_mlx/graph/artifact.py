@@ -89,9 +89,9 @@ def seal(config: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
-def check_target(path: str | Path, replace: bool = True) -> None:
+def check_target(path: str | Path, replace: bool = True, option: str = "--graph-path") -> None:
     """Raise :class:`DaariError` where a graph at ``path`` would replace what is none, or one that it shall not."""
-    check_new_folder(path, "--graph-path", "graph", _others, replace)
+    check_new_folder(path, option, "graph", _others, replace)
 
 
 def _others(names: list[str]) -> list[str]:

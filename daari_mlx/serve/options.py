@@ -6,7 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, number
+from daari_mlx.ground.regular import FOLDER, what_is
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -64,7 +66,7 @@ class ServeOptions:
         16_000_000
     )
     timeout: Annotated[
-        float | None, number("Seconds that a request may take; without it there is no limit.", 0.001)
+        float | None, number("Seconds that a request may take; without it there is no limit.", 0.001, 604_800)
     ] = None
     prompt_cache_size: Annotated[int, number("How many conversations' caches are kept; 0 for none.", 0)] = 64
     prompt_cache_bytes: Annotated[
@@ -73,6 +75,16 @@ class ServeOptions:
     ] = None
     prompt_cache_dir: Annotated[str | None, Option("A folder to keep them in over restarts.", "FOLDER")] = None
     show_prompts: Annotated[bool, Option("List the beginning of each prompt at /daari/requests.")] = False
+
+    def check(self) -> None:
+        """See, before a model is loaded, that there can be a folder for caches.
+
+        Raises:
+            DaariError: something else stands there.
+        """
+        folder = self.prompt_cache_dir
+        if folder is not None and (found := what_is(folder)) not in (None, FOLDER):
+            raise DaariError(f"{folder} is {found}: name a folder for --prompt-cache-dir.")
 
     @property
     def keys(self) -> list[str]:

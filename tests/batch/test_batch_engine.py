@@ -335,22 +335,32 @@ def test_what_cannot_be_is_refused_when_it_is_added(request_: Request) -> None:
         engine_of(build("llama")).add(request_)
 
 
-def test_the_teachers_failure_ends_all_rows_and_the_next_are_served() -> None:
+@pytest.mark.parametrize("broken_steps", [1, 2])
+def test_the_teachers_failure_ends_all_rows_and_the_next_are_served(broken_steps: int) -> None:
+    """A forward that was started ahead and failed is tried again in its own round: only there it ends the rows."""
     model = build("llama")
     expected = plain_tokens(model, [3, 4, 5], 10)
     engine = engine_of(model)
     for _ in range(3):
         engine.add(Request([3, 4, 5], 10))
-    engine.step()
+    told = engine.step()
     cls = type(model.layers[-1])
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise MemoryError
 
     model.layers[-1].__class__ = type("Broken", (cls,), {"__call__": broken})
-    events = engine.step()
+    for _ in range(broken_steps):
+        told += engine.step()
     model.layers[-1].__class__ = cls
-    assert len(events) == 3 and all(isinstance(event.error, MemoryError) for event in events) and not len(engine)
+    failed = [event for event in told if event.error is not None]
+    assert all(isinstance(event.error, MemoryError) for event in failed)
+    assert len(failed) == (3 if broken_steps == 2 else 0) == 3 - len(engine)
+    while len(engine):
+        told += engine.step()
+    if not failed:
+        for uid in range(3):
+            assert [r.token for event in told if event.uid == uid for r in event.responses] == expected
     assert run(engine, [Request([3, 4, 5], 10)])[0] == {3: expected}
 
 

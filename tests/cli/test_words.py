@@ -38,6 +38,10 @@ COMPLETE: dict[str, list[str]] = {  # words with which each command would begin 
     "tier": [*ROWS, "--out", "new"],
     "push": [GRAPH, "user/repo", "--yes"],
     "pull": ["user/repo", "--graph-path", "new"],
+    "map": [*ROWS, "--out", "new.jsonl"],
+    "learn": [GRAPH],
+    "server": ["--model", MODEL, "--port", "0"],
+    "version": [],
 }
 WITH: dict[tuple[str, str], list[str]] = {  # what else an option needs, in place of the command's complete words
     ("annotate", "--data"): ["--model", MODEL],
@@ -58,6 +62,12 @@ NEW = {  # options that name what is written
     ("bench", "--out"),
     ("bench", "--save-streams"),
     ("plot", "--out"),
+    ("map", "--out"),
+    ("map", "--learn"),
+    ("generate", "--learn"),
+    ("chat", "--learn"),
+    ("server", "--learn"),
+    ("server", "--prompt-cache-dir"),
 }
 READ = {  # and what is read, whatever the command
     "--model",
@@ -75,6 +85,14 @@ READ = {  # and what is read, whatever the command
     "sources",
 }
 NO_PLACE = {  # text, numbers, repositories and names of other things
+    "--allowed-origins",
+    "--api-key",
+    "--host",
+    "--max-body-bytes",
+    "--prefix",
+    "--prompt-cache-bytes",
+    "--served-model-name",
+    "--template",
     "--base-model",
     "--chat-template-config",
     "--chat-feature",

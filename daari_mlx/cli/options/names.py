@@ -12,6 +12,7 @@ from daari_mlx.cli.words import VALUES
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, number, whole
+from daari_mlx.ground.regular import FOLDER, what_is
 from daari_mlx.show import report
 
 if TYPE_CHECKING:
@@ -216,6 +217,22 @@ class LearnName:
             "[GRAPH_PATH]",
         ),
     ] = None
+
+    def check(self) -> None:
+        """See, before a model is loaded, that a graph and what it is made of can be kept at the path.
+
+        Raises:
+            DaariError: something else stands there.
+        """
+        if self.learn is None or self.learn == VALUES["--learn"]:
+            return
+        from daari_mlx.graph.artifact import check_target
+        from daari_mlx.learn.store import learnt_folder
+
+        check_target(self.learn, option="--learn")
+        beside = learnt_folder(self.learn)
+        if (found := what_is(beside)) not in (None, FOLDER):
+            raise DaariError(f"{beside} is {found}, and what is learnt lies there: name another path for --learn.")
 
     def load(self, drafting: Drafting, teacher: Teacher) -> Learner | None:
         """Who learns, beginning with the graph that drafts; None where nobody does.
