@@ -73,8 +73,8 @@ def test_states_that_are_no_numbers_are_told_with_their_row(
     """Among those that the projection is fitted on and among the others; what was read before is kept."""
     read, damaged = Reader.states, sequences[place].tokens[:-1]
 
-    def states(self: Reader, pieces: list[Piece]) -> list[np.ndarray]:
-        found = read(self, pieces)
+    def states(self: Reader, pieces: list[Piece], *told: Any) -> list[np.ndarray]:
+        found = read(self, pieces, *told)
         for piece, some in zip(pieces, found, strict=True):
             if piece.tokens == damaged:
                 some[-1, 5] = value
