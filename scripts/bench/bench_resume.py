@@ -40,8 +40,8 @@ def child(work: Path, data: Path, log: Path) -> None:
 
     read = extract.read
 
-    def logged(reader: Any, part: Any) -> Any:
-        arrays = read(reader, part)
+    def logged(reader: Any, part: Any, *told: Any) -> Any:
+        arrays = read(reader, part, *told)
         with log.open("a") as handle:
             handle.write(f"{part.sequences[0].row}\n")
         return arrays
