@@ -95,7 +95,7 @@ def test_ctrl_c_where_no_command_runs_ends_it_without_a_word(code: str, tiny_tea
     if code == SLOW_START:
         wait_for(b"starting\n")
     else:
-        wait_for(b"measuring")  # its bar
+        wait_for(b"timing forwards")  # its bar
         process.send_signal(signal.SIGINT)
         wait_for(b"Stopped.\n")
     process.send_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from daari_mlx.compile.cluster import MAX_NODES, MIN_NODES, STATES_PER_NODE, auto_nodes
 from daari_mlx.compile.compiler import compile_graph
 from daari_mlx.compile.workdir import FORMAT, Plan, Workdir
-from daari_mlx.graph.artifact import ARRAYS, CONFIG, read_stats, save_graph
+from daari_mlx.graph.artifact import ARRAYS, CONFIG, graph_bytes, read_stats, save_graph
 from daari_mlx.graph.graph import MAX_EDGES, Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import save_arrays, write_json
@@ -179,9 +179,7 @@ def test_the_statistics_say_what_was_done_and_how_to_do_it_again(compiled: Compi
     assert stats["nodes"] == 96 and stats["edges"] == len(compiled.graph.edge_token)
     assert stats["steps"] == len(compiled.graph.step_key)
     assert 0.5 < stats["top_edge_mass"] < 1 and stats["path_reuse"] > 2
-    assert stats["bytes"] == sum(
-        f.stat().st_size for f in compiled.path.iterdir() if f.name not in ("README.md", "compile_stats.json")
-    )
+    assert stats["bytes"] == graph_bytes(compiled.path)
     assert set(stats["seconds"]) == {"answers", "choices", "states", "read", "cluster", "label", "build"}
     assert all(seconds >= 0 for seconds in stats["seconds"].values()) and stats["peak_mb"] > 50
     plan = json.loads(compiled.workdir.plan_path.read_text())

@@ -106,7 +106,7 @@ def test_the_teachers_answers(alone: bool, bars: dict[str, Recorded], teacher: T
         if alone:
             found = [answers._answer_alone(teacher, prompt, TOKENS, shown) for prompt in ids]
         else:
-            found = answers._answer(teacher, ids, TOKENS, shown)
+            found = answers._answer(teacher, ids, [TOKENS] * len(ids), shown)
     assert bars["answers"].announced == [3] and len(bars["answers"].stood) >= sum(map(len, found))
 
 
