@@ -166,8 +166,8 @@ class Worker:
                     return False
                 if self._waiting or self._left or self._renewed or len(engine):
                     break
+                busy.close()  # an idle server holds no memory for the next answer
                 idle = not self._wake.wait(IDLE if self.caches.unwritten else None)
-            busy.close()
             if idle:
                 self.caches.write_one()
         if not len(engine):

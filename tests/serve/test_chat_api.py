@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ from graphs import Compiled
 from mlx_lm import stream_generate
 from serving import Running
 
+from daari_mlx.serve import worker
 from daari_mlx.text.template import ChatTemplate
 
 TOKENS = 40
@@ -78,3 +82,20 @@ def test_drafting_is_told(server: Running) -> None:
     newest = server.http.get("/daari/requests").json()["requests"][0]
     assert newest["tokens"] == told["tokens"] and newest["prompt"] is None
     assert sum(newest["sources"].values()) == told["tokens"]
+
+
+def test_an_idle_server_holds_no_wired_memory(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+
+    @contextmanager
+    def wired(*_: Any) -> Iterator[None]:
+        held.append(1)
+        yield
+        held.append(-1)
+
+    monkeypatch.setattr(worker, "wired", wired)
+    assert server.chat(max_tokens=3).status_code == 200
+    deadline = time.monotonic() + 30
+    while held != [1, -1] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert held == [1, -1]
