@@ -158,7 +158,7 @@ def _take_back(session: Session) -> str:
 
 
 def _load(session: Session, words: str) -> None:
-    path = _file(words, "/load")
+    path = _file(_names(words, "/load"), "/load")
     conversation = read_conversation(path)
     if conversation.system is not None:
         session.check_system()
@@ -168,13 +168,15 @@ def _load(session: Session, words: str) -> None:
     quiet(f"The conversation of {path} goes on: {answers} answer{'s' * (answers != 1)}.")
 
 
-def _file(words: str, command: str) -> Path:
-    """The one file that is named."""
+def _names(words: str, command: str) -> list[str]:
     try:
-        names = shlex.split(words)
+        return shlex.split(words)
     except ValueError as error:
         raise DaariError(f"{command} cannot read {words!r}: {error}.") from error
-    names = [name for name in names if command == "/load" or name != FORCE]
+
+
+def _file(names: list[str], command: str) -> Path:
+    """The one file that is named."""
     if len(names) != 1:
         raise DaariError(
             f"{command} takes one file (in quotes where it has spaces), found {len(names)}: {command} FILE"
@@ -183,11 +185,12 @@ def _file(words: str, command: str) -> Path:
 
 
 def _save(session: Session, words: str) -> None:
-    path, force = _file(words, "/save"), FORCE in words.split()
+    names = _names(words, "/save")
+    path = _file([name for name in names if name != FORCE], "/save")
     rows = session.conversation.rows()
     if not rows:
         raise DaariError("There is no answer to save yet.")
-    write_rows(path, rows, force)
+    write_rows(path, rows, force=FORCE in names)
     quiet(f"Saved in {path}: {len(rows)} row{'s' * (len(rows) > 1)}, one for each answer; compile --data reads them.")
 
 

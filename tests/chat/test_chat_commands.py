@@ -149,6 +149,11 @@ def test_save_replaces_a_file_only_when_told_to(monkeypatch, capsys, tmp_path: P
     piped(monkeypatch, Scripted("x"), "one", f"/save {file} --force")
     assert json.loads(file.read_text())["messages"][0]["content"] == "one"
     assert [found.name for found in tmp_path.iterdir()] == ["chat.jsonl"]
+    named = tmp_path / "a --force b"  # its name says nothing
+    named.write_text("mine")
+    with pytest.raises(DaariError, match="is there already"):
+        piped(monkeypatch, Scripted("x"), "one", f'/save "{named}"')
+    assert named.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
