@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import run_demo
 
 import daari_mlx  # noqa: F401  on Linux it loads a fast BLAS, which must happen before MLX is imported
-from daari_mlx.ground.errors import DaariError
 
 if TYPE_CHECKING:
     from daari_mlx.cost.length import Cost
@@ -50,17 +49,14 @@ def main(argv: list[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     start = time.perf_counter()
-    try:
+
+    def work() -> int:
         record = run(args.model, args.out)
         path = write(record, args.out, time.perf_counter() - start)
-    except DaariError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here", file=sys.stderr)
-        return 130
-    print(f"\n{summary(record)}\n\n{path} has all figures, and nothing personal. Please send it: {WHERE}")
-    return 0
+        print(f"\n{summary(record)}\n\n{path} has all figures, and nothing personal. Please send it: {WHERE}")
+        return 0
+
+    return run_demo.status_of(work)
 
 
 def run(model: str | None, out: Path) -> dict[str, Any]:

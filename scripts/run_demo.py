@@ -12,6 +12,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,18 +41,27 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--teacher", type=Path, help="a teacher's folder (default: fetch the demo teacher)")
     args = parser.parse_args(argv)
     start = time.perf_counter()
-    try:
+
+    def work() -> int:
         if args.rows < 1 or args.n < 1:
             raise DaariError(f"--rows is {args.rows} and -n is {args.n}: both need at least 1.")
         record = run(args.out, args.rows, args.n, args.teacher)
+        print(f"\ndone in {time.perf_counter() - start:.0f} s")
+        return 0 if record.ok else 1
+
+    return status_of(work)
+
+
+def status_of(work: Callable[[], int]) -> int:
+    """The exit status of all the work: its own, or that of an error that the user can mend or of Ctrl-C, each told."""
+    try:
+        return work()
     except DaariError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on from here", file=sys.stderr)
         return 130
-    print(f"\ndone in {time.perf_counter() - start:.0f} s")
-    return 0 if record.ok else 1
 
 
 def run(out: Path, rows: int, n: int, teacher_path: Path | None) -> BenchRecord:
