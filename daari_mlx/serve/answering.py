@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request as HttpRequest
 
@@ -19,6 +19,7 @@ from daari_mlx.serve.service import Service
 from daari_mlx.serve.streaming import EventStream, unless_gone
 from daari_mlx.serve.tickets import News, Ticket
 
+T = TypeVar("T")
 PATIENCE = 10.0  # seconds without an event after which a stream says that it is alive
 EARLY = 3.0  # seconds within which an error still gets its own status, before a stream's headers go out
 
@@ -216,6 +217,24 @@ async def stream(
         answering.close()
         raise
     return EventStream(events, answering.close, failed)
+
+
+async def at_once(http: HttpRequest, answering: Answering, collected: Awaitable[T]) -> T:
+    """What is collected of an answer that is not streamed; its places are freed, however it ends.
+
+    Raises:
+        ClientGone: the client has left.
+    """
+    try:
+        return await unless_gone(http, collected)
+    finally:
+        answering.close()
+
+
+async def all_of(events: AsyncIterator[Any]) -> None:
+    """Let a writer write to its end, where only what its events add up to is wanted."""
+    async for _ in events:
+        pass
 
 
 async def wholes(answering: Answering) -> list[Whole]:

@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from daari_mlx.serve.answering import Answering, Totals, Whole, daari, stream, wholes
+from daari_mlx.serve.answering import Answering, Totals, Whole, at_once, daari, stream, wholes
 from daari_mlx.serve.asking import MOST_TOP, Chat, ask, choice_of
 from daari_mlx.serve.errors import ApiError, Json
 from daari_mlx.serve.fields import Fields, Loose, OpenAIFields, read
@@ -17,7 +17,7 @@ from daari_mlx.serve.formats import ResponseFormat
 from daari_mlx.serve.parts import Call, Chunk, Piece
 from daari_mlx.serve.service import Service
 from daari_mlx.serve.spelling import Spelling
-from daari_mlx.serve.streaming import event, unless_gone
+from daari_mlx.serve.streaming import event
 
 
 class Named(Loose):
@@ -77,12 +77,9 @@ async def chat(service: Service, http: HttpRequest, body: bytes, salt: str) -> R
     asked = await service.prepare(ask, service, fields.chat())
     answering = Answering(service, asked, http.scope["path"], salt, "chatcmpl-")
     writer = Writer(answering, fields, Spelling(service.tokenizer))
-    if not fields.stream:
-        try:
-            return Json(writer.whole(await unless_gone(http, wholes(answering))))
-        finally:
-            answering.close()
-    return await stream(http, answering, writer.events(), lambda error: event(error.body()))
+    if fields.stream:
+        return await stream(http, answering, writer.events(), lambda error: event(error.body()))
+    return Json(writer.whole(await at_once(http, answering, wholes(answering))))
 
 
 class Writer:

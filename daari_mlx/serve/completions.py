@@ -9,14 +9,14 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from daari_mlx.serve.answering import Answering, Asked, Whole, daari, stream, wholes
+from daari_mlx.serve.answering import Answering, Asked, Whole, at_once, daari, stream, wholes
 from daari_mlx.serve.chat import usage
 from daari_mlx.serve.errors import ApiError, Json
 from daari_mlx.serve.fields import MOST_ANSWERS, OpenAIFields, read
 from daari_mlx.serve.parts import Reader
 from daari_mlx.serve.service import Service
 from daari_mlx.serve.spelling import Spelling
-from daari_mlx.serve.streaming import event, unless_gone
+from daari_mlx.serve.streaming import event
 from daari_mlx.serve.tickets import Token
 from daari_mlx.teacher.tap import vocabulary_of
 from daari_mlx.text.prompt import encode_prompt
@@ -53,10 +53,7 @@ async def completions(service: Service, http: HttpRequest, body: bytes, salt: st
     writer = Writer(answering, fields, Spelling(service.tokenizer))
     if fields.stream:
         return await stream(http, answering, writer.events(), lambda error: event(error.body()))
-    try:
-        return Json(writer.whole(await unless_gone(http, wholes(answering))))
-    finally:
-        answering.close()
+    return Json(writer.whole(await at_once(http, answering, wholes(answering))))
 
 
 def ask(service: Service, fields: CompletionFields) -> Asked:

@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from daari_mlx.serve.answering import Answering, daari, stream
+from daari_mlx.serve.answering import Answering, all_of, at_once, daari, stream
 from daari_mlx.serve.anthropic_input import chat_messages, chat_tools
 from daari_mlx.serve.asking import Chat, ask, prompt_of
 from daari_mlx.serve.errors import ApiError, Json
@@ -18,7 +18,7 @@ from daari_mlx.serve.fields import Fields, Loose, OpenAIFields, read
 from daari_mlx.serve.formats import JsonSchema, ResponseFormat
 from daari_mlx.serve.parts import Chunk, Piece
 from daari_mlx.serve.service import Service
-from daari_mlx.serve.streaming import event, unless_gone
+from daari_mlx.serve.streaming import event
 
 EDITS = ("clear_thinking",)  # of a context that chat templates make anyway: they leave earlier thinking out
 
@@ -133,11 +133,8 @@ async def messages(service: Service, http: HttpRequest, body: bytes, salt: str) 
     writer = Writer(answering, fields.stop_sequences or [])
     if fields.stream:
         return await stream(http, answering, writer.stream(), _failed)
-    try:
-        await unless_gone(http, _all(writer))
-        return Json({**writer.message, "daari": writer.told})
-    finally:
-        answering.close()
+    await at_once(http, answering, all_of(writer.events()))
+    return Json({**writer.message, "daari": writer.told})
 
 
 async def count_tokens(service: Service, http: HttpRequest, body: bytes, salt: str) -> Response:
@@ -146,11 +143,6 @@ async def count_tokens(service: Service, http: HttpRequest, body: bytes, salt: s
     service.check_model(fields.model)
     prompt = await service.prepare(prompt_of, service, fields.chat())
     return Json({"input_tokens": len(prompt)})
-
-
-async def _all(writer: Writer) -> None:
-    async for _ in writer.events():
-        pass
 
 
 def _failed(error: ApiError) -> str:

@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from daari_mlx.serve.answering import Answering, daari, stream
+from daari_mlx.serve.answering import Answering, all_of, at_once, daari, stream
 from daari_mlx.serve.asking import MOST_TOP, Chat, ask, choice_of
 from daari_mlx.serve.errors import ApiError, Json
 from daari_mlx.serve.fields import Fields, OpenAIFields, read
@@ -19,7 +19,7 @@ from daari_mlx.serve.parts import Call, Chunk, Piece
 from daari_mlx.serve.responses_input import chat_messages, chat_tools
 from daari_mlx.serve.service import Service
 from daari_mlx.serve.spelling import Spelling
-from daari_mlx.serve.streaming import event, unless_gone
+from daari_mlx.serve.streaming import event
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDED = {LOGPROBS, "reasoning.encrypted_content"}  # of which the second is nothing that a local model has
@@ -108,16 +108,8 @@ async def responses(service: Service, http: HttpRequest, body: bytes, salt: str)
     writer = Writer(answering, fields, chat, Spelling(service.tokenizer))
     if fields.stream:
         return await stream(http, answering, writer.stream(), writer.failed)
-    try:
-        await unless_gone(http, _all(writer))
-        return Json(writer.response)
-    finally:
-        answering.close()
-
-
-async def _all(writer: Writer) -> None:
-    async for _ in writer.events():
-        pass
+    await at_once(http, answering, all_of(writer.events()))
+    return Json(writer.response)
 
 
 class Writer:
