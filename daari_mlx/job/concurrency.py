@@ -24,12 +24,12 @@ class Foretold:
     """What answers are expected to cost.
 
     Attributes:
-        cost: T(m) of the teacher; a forward over m columns of B rows costs about what B·m rows of one text do.
+        cost: T(B, m) of the teacher, in units of T(1, 1).
         drafts: whether rows draft.
         outlook: a graph's held-out answers, or None.
     """
 
-    cost: Callable[[int], float]
+    cost: Callable[[int, int], float]
     drafts: bool
     outlook: Outlook | None = None
 
@@ -41,14 +41,14 @@ class Foretold:
     def token(self, rows: int) -> float:
         """What a token of an answer costs with so many rows at once, in units of T(1)."""
         if not self.drafts:
-            return self.cost(rows) / rows
+            return self.cost(rows, 1) / rows
         if self.outlook is None or not self.outlook.tokens:
             said = ((1 - RIGHT ** (length + 1)) / (1 - RIGHT) for length in range(MAX_DRAFT + 1))
-            return min(self.cost(rows * (length + 1)) / (rows * tokens) for length, tokens in enumerate(said))
+            return min(self.cost(rows, length + 1) / (rows * tokens) for length, tokens in enumerate(said))
         columns = range(1, MAX_DRAFT + 2)
-        shared = Cost(tuple(columns), tuple(self.cost(rows * m) / self.cost(rows) for m in columns))
+        shared = Cost(tuple(columns), tuple(self.cost(rows, m) / self.cost(rows, 1) for m in columns))
         found = go_through(self.outlook, shared, MAX_DRAFT)
-        return sum(answer.time(shared) for answer in found.answers) / found.tokens * self.cost(rows) / rows
+        return sum(answer.time(shared) for answer in found.answers) / found.tokens * self.cost(rows, 1) / rows
 
     def answer_tokens(self) -> float | None:
         """How long an answer is on average; None where no held-out answers tell."""
@@ -56,7 +56,7 @@ class Foretold:
 
     def prompt(self, tokens: float) -> float:
         """What reading so many tokens of prompts costs, in units of T(1)."""
-        return tokens * self.cost(CHUNK) / CHUNK
+        return tokens * self.cost(1, CHUNK) / CHUNK
 
 
 def cache_bytes() -> int | None:

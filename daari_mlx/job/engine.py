@@ -19,14 +19,14 @@ from daari_mlx.learn.scopes import Together
 
 
 def foretold(model: nn.Module, drafts: bool, num_draft_tokens: DraftLength, outlook: Outlook | None = None) -> Foretold:
-    """What answers are expected to cost here; T(m) is measured where it is not known yet.
+    """What answers are expected to cost here; T(B, m) as far as it was measured, else a provisional one.
 
     Args:
         drafts: whether somebody drafts, unless ``num_draft_tokens`` is 0.
         outlook: the graph's held-out answers, where it keeps some.
     """
     drafts = drafts and num_draft_tokens != 0
-    return Foretold(machine.cost_of(model), drafts, outlook if drafts else None)
+    return Foretold(machine.batch_cost_of(model), drafts, outlook if drafts else None)
 
 
 def engine_for(

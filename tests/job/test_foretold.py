@@ -11,6 +11,7 @@ import pytest
 from graphs import Compiled
 from jobs import map_here, sms_rows, write_jsonl
 
+from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.cost.length import Cost
 from daari_mlx.cost.probe import ProbeRecord
 from daari_mlx.graph.outlook import HeldOut, Outlook, Promise
@@ -20,8 +21,8 @@ from daari_mlx.job.foretold import how_long
 from daari_mlx.job.order import work_order
 from daari_mlx.job.plan import Plan
 
-FREE = Cost((1, 4096), (1.0, 1.0))  # rows cost nothing more
-LINEAR = Cost((1, 33), (1.0, 33.0))  # every row costs as much as the first
+FREE = BatchCost(Cost((1, 4096), (1.0, 1.0)))  # rows cost nothing more
+LINEAR = BatchCost(Cost((1, 33), (1.0, 33.0)))  # every row costs as much as the first
 SURE = Outlook((HeldOut(10, tuple(Promise((0.99,) * 9, 9) for _ in range(20))),) * 30)
 WRONG = Outlook((HeldOut(10, tuple(Promise((0.3,) * 9, 0) for _ in range(20))),) * 30)
 
@@ -29,20 +30,22 @@ WRONG = Outlook((HeldOut(10, tuple(Promise((0.3,) * 9, 0) for _ in range(20))),)
 def test_rows_share_forwards_as_far_as_that_pays() -> None:
     assert Foretold(FREE, drafts=False).rows_at_once() == max(SIZES)
     assert Foretold(LINEAR, drafts=False).rows_at_once() == 1
-    steps = Cost((1, 8, 9, 16, 17, 33), (1.0, 1.0, 2.0, 2.0, 3.0, 5.0))  # 8 rows for the price of one
+    steps = BatchCost(Cost((1, 8, 9, 16, 17, 33), (1.0, 1.0, 2.0, 2.0, 3.0, 5.0)))  # 8 rows for the price of one
     assert Foretold(steps, drafts=False).rows_at_once() == 8
+    cheap = [(rows, columns, 1.0) for rows in (4, 16) for columns in (1, 2, 4, 8)]  # though T(m) rises, batches do not
+    assert Foretold(BatchCost(LINEAR.cost, cheap), drafts=False).rows_at_once() == 16
     for drafts in (Foretold(LINEAR, True, SURE), Foretold(LINEAR, True, WRONG), Foretold(LINEAR, True)):
         assert drafts.rows_at_once() == 1
 
 
 def test_a_token_costs_less_where_drafts_are_right() -> None:
-    half = Cost((1, 33), (1.0, 5.0))
+    half = BatchCost(Cost((1, 33), (1.0, 5.0)))
     plain, sure, wrong = (Foretold(half, kept is not None, kept).token(4) for kept in (None, SURE, WRONG))
     assert sure < 0.5 * plain and wrong <= 1.1 * plain
 
 
 def test_how_long_it_takes_is_foretold_by_held_out_answers() -> None:
-    half = Cost((1, 33), (1.0, 5.0))
+    half = BatchCost(Cost((1, 33), (1.0, 5.0)))
     timed = ProbeRecord({}, (1, 33), (0.05, 0.25), 0.0, 1, 7)
     keys = np.arange(1000 * KEY, dtype=np.uint32).astype(np.uint8).reshape(1000, KEY)
     plan = Plan(keys, np.arange(1000), {}, [], 50_000, 20)
