@@ -1,9 +1,10 @@
 """Whole requests through the server and through mlx_lm.server, in turns: chats a second, time to the first token.
 
 Usage: ``python scripts/bench/bench_server.py --model MODEL [--adapter-path FOLDER] [--graph GRAPH] --data test.jsonl
-[-n 40] [--clients 1 4 8] [--max-tokens 128] [--out results/server.jsonl]``. Both servers run at once and have the same
-model; while one is asked the other waits. Each number of clients sends the chats in two halves, ours first in one and
-theirs in the other, and the answers that differ are counted.
+[-n 200] [--clients 1 4 8 16] [--turns 4] [--max-tokens 128] [--out results/server.jsonl]``. Both servers run at once,
+have the same model and the same BLAS, and are started anew for each number of clients, so that neither knows the chats;
+while one is asked the other waits. The chats are sent in so many turns, ours first in one and theirs in the next. Every
+answer is held against mlx-lm's own to that chat alone, made here before, by its text and its number of tokens.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Any
 import httpx
 from recording import origin, tell
 
+WARMING = 8  # chats at least that warm a server up
+
 
 def main() -> None:
     """Run it."""
@@ -31,43 +34,53 @@ def main() -> None:
     parser.add_argument("--adapter-path")
     parser.add_argument("--graph")
     parser.add_argument("--data", required=True)
-    parser.add_argument("-n", type=int, default=40)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("-n", type=int, default=200)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 8, 16])
+    parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--out")
     args = parser.parse_args()
-    chats = read_chats(Path(args.data), args.n + 8)
+    chats = read_chats(Path(args.data), args.n)
+    plain = plain_answers(args, chats)
     model = ["--model", args.model, *(["--adapter-path", args.adapter_path] if args.adapter_path else [])]
     graph = ["--graph", args.graph] if args.graph else []
-    with Served("daari", [*model, *graph]) as ours, Served("mlx_lm", model) as theirs:
-        for server in (ours, theirs):
-            asyncio.run(ask(server, chats[:8], 4, args.max_tokens))
-        for clients in args.clients:
-            tell({**origin(), **measure(ours, theirs, chats[8:], clients, args)}, args.out)
+    for clients in args.clients:
+        warming = [other_words(chat) for chat in chats[: max(WARMING, 2 * clients)]]
+        with Served("daari", [*model, *graph]) as ours, Served("mlx_lm", model) as theirs:
+            for server in (ours, theirs):
+                asyncio.run(ask(server, warming, clients, args.max_tokens))
+            tell({**origin(), **measure(ours, theirs, chats, plain, clients, args)}, args.out)
 
 
-def measure(ours: Served, theirs: Served, chats: list[Any], clients: int, args: Any) -> dict[str, Any]:
-    """One record: the chats in two halves, each asked of both servers, in turns."""
-    half = len(chats) // 2
+def measure(
+    ours: Served, theirs: Served, chats: list[Any], plain: list[tuple[str, int]], clients: int, args: Any
+) -> dict[str, Any]:
+    """One record: the chats in some turns, each asked of both servers."""
     found: dict[str, list[dict[str, Any]]] = {"daari": [], "mlx_lm": []}
-    seconds = dict.fromkeys(found, 0.0)
-    for part, order in ((chats[:half], (ours, theirs)), (chats[half:], (theirs, ours))):
-        for server in order:
-            start = time.perf_counter()
-            found[server.name] += asyncio.run(ask(server, part, clients, args.max_tokens))
-            seconds[server.name] += time.perf_counter() - start
-    differ = sum(one["text"] != other["text"] for one, other in zip(found["daari"], found["mlx_lm"], strict=True))
+    seconds: dict[str, list[float]] = {name: [] for name in found}
+    size = -(-len(chats) // args.turns)
+    for turn, start in enumerate(range(0, len(chats), size)):
+        for server in (theirs, ours) if turn % 2 else (ours, theirs):
+            answers, took = asyncio.run(ask(server, chats[start : start + size], clients, args.max_tokens))
+            found[server.name] += answers
+            seconds[server.name].append(took)
+    differ = {
+        name: sum((one["text"], one["tokens"]) != known for one, known in zip(answers, plain, strict=True))
+        for name, answers in found.items()
+    }
     return {
         "measured": "server",
         "model": args.model,
         "adapter_path": args.adapter_path,
         "graph": args.graph,
         "data": args.data,
+        "max_tokens": args.max_tokens,
         "clients": clients,
         "chats": len(chats),
-        "answers_that_differ": differ,
-        "speed": seconds["mlx_lm"] / seconds["daari"],
-        **{name: figures(found[name], seconds[name]) for name in found},
+        "answers_that_differ_from_plain": differ,
+        "speed": sum(seconds["mlx_lm"]) / sum(seconds["daari"]),
+        "speed_of_turns": [their / our for our, their in zip(*seconds.values(), strict=True)],
+        **{name: figures(found[name], sum(seconds[name])) for name in found},
     }
 
 
@@ -77,46 +90,70 @@ def figures(found: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "chats_per_second": len(found) / seconds,
+        "tokens": sum(one["tokens"] for one in found),
         "tokens_per_second": sum(one["tokens"] for one in found) / seconds,
+        "cached_tokens": sum(one["cached"] for one in found),
         "first_token_p50": statistics.median(first),
         "first_token_p95": first[min(int(len(first) * 0.95), len(first) - 1)],
         "whole_p50": statistics.median(one["whole"] for one in found),
     }
 
 
-async def ask(server: Served, chats: list[Any], clients: int, max_tokens: int) -> list[dict[str, Any]]:
-    """The answers to all chats, in their order, by so many clients that each have one request under way."""
+def plain_answers(args: Any, chats: list[Any]) -> list[tuple[str, int]]:
+    """Text and number of tokens of mlx-lm's own answer to each chat, the end token counted."""
+    from daari_mlx.teacher.load import load_teacher  # isort: skip  before mlx_lm: it chooses the BLAS
+    from mlx_lm import stream_generate
+
+    from daari_mlx.text.template import ChatTemplate
+
+    teacher = load_teacher(args.model, adapter_path=args.adapter_path)
+    template, found = ChatTemplate(teacher.tokenizer), []
+    for chat in chats:
+        said = list(
+            stream_generate(teacher.model, teacher.tokenizer, template.prompt_ids(chat), max_tokens=args.max_tokens)
+        )
+        found.append(("".join(one.text for one in said), said[-1].generation_tokens))
+    return found
+
+
+async def ask(server: Served, chats: list[Any], clients: int, max_tokens: int) -> tuple[list[dict[str, Any]], float]:
+    """The answers to all chats, in their order, by clients that each have one request under way; and the seconds."""
     left = list(enumerate(chats))[::-1]
     found: dict[int, dict[str, Any]] = {}
 
     async def client() -> None:
-        async with httpx.AsyncClient(base_url=server.url, timeout=600) as http:
-            while left:
-                number, messages = left.pop()
-                found[number] = await one_chat(http, messages, max_tokens)
+        while left:
+            number, messages = left.pop()
+            found[number] = await one_chat(http, messages, max_tokens)
 
-    await asyncio.gather(*(client() for _ in range(clients)))
-    return [found[number] for number in range(len(chats))]
+    async with httpx.AsyncClient(base_url=server.url, timeout=600, verify=False) as http:
+        await http.get("/health")
+        start = time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(clients)))
+        took = time.perf_counter() - start
+    return [found[number] for number in range(len(chats))], took
 
 
 async def one_chat(http: httpx.AsyncClient, messages: Any, max_tokens: int) -> dict[str, Any]:
     """One streamed answer and its times."""
     body = {"messages": messages, "max_tokens": max_tokens, "temperature": 0.0, "stream": True}
     body["stream_options"] = {"include_usage": True}
-    start, first, text, tokens = time.perf_counter(), None, "", 0
+    start, first, text, tokens, cached = time.perf_counter(), None, "", 0, 0
     async with http.stream("POST", "/v1/chat/completions", json=body) as response:
         response.raise_for_status()
         async for line in response.aiter_lines():
             if not line.startswith("data: {"):
                 continue
             event = json.loads(line[6:])
-            tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+            usage = event.get("usage") or {}
+            tokens = usage.get("completion_tokens", tokens)
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", cached)
             said = event["choices"][0]["delta"].get("content") if event["choices"] else None
             if said:
                 first = first or time.perf_counter() - start
                 text += said
     whole = time.perf_counter() - start
-    return {"first": first or whole, "whole": whole, "text": text, "tokens": tokens}
+    return {"first": first or whole, "whole": whole, "text": text, "tokens": tokens, "cached": cached}
 
 
 class Served:
@@ -131,11 +168,15 @@ class Served:
         self.name = name
         run = {
             "daari": ["-c", "from daari_mlx.cli.start import main; main()", "server", "--log-level", "WARNING"],
-            "mlx_lm": ["-c", "from mlx_lm.server import main; main()", "--log-level", "INFO"],
+            # with daari_mlx's BLAS, where there is one: what is compared is not how fast matrices are multiplied
+            "mlx_lm": ["-c", "import daari_mlx; from mlx_lm.server import main; main()", "--log-level", "WARNING"],
         }
         port = str(free_port())
         self._process = subprocess.Popen(
-            [sys.executable, *run[name], *options, "--port", port], stderr=subprocess.PIPE, text=True
+            [sys.executable, *run[name], *options, "--port", port],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self.url = f"http://127.0.0.1:{port}"
 
@@ -149,7 +190,8 @@ class Served:
                 if self._process.poll() is not None:
                     break
             time.sleep(0.25)
-        raise SystemExit(f"the server {self.name} did not start")
+        self._process.kill()
+        raise SystemExit(f"the server {self.name} did not start: what it said stands above")
 
     @property
     def pid(self) -> int:
@@ -186,6 +228,12 @@ def read_chats(path: Path, count: int) -> list[Any]:
         messages = json.loads(line)["messages"]
         chats.append(messages[:-1] if messages[-1]["role"] == "assistant" else messages)
     return chats
+
+
+def other_words(chat: Any) -> Any:
+    """The same chat with the words of its last message turned round: as long, and in nobody's cache."""
+    last = chat[-1]
+    return [*chat[:-1], {**last, "content": " ".join(last["content"].split()[::-1])}]
 
 
 if __name__ == "__main__":

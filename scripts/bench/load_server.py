@@ -30,14 +30,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--graph")
     parser.add_argument("--out")
     args = parser.parse_args()
     options = ["--model", str(ROOT / "tests" / "tiny_teacher"), "--prompt-cache-bytes", "20MB"]
+    options += ["--graph", args.graph, "--num-draft-tokens", "4"] if args.graph else []
     with Served("daari", options) as server:
         record = asyncio.run(_Load(server, args.clients).run(args.requests))
     tell({**origin(*SHORT), **record}, args.out)
     growth = record["memory"]["end"] / record["memory"]["settled"] - 1
-    lost = record["wrong"] or record["unanswered"] or record["left_running"]
+    lost = record["wrong"] or record["refused"] or record["unanswered"] or record["left_running"]
     raise SystemExit(
         1 if lost or growth > MOST_GROWTH or record["threads"]["end"] > record["threads"]["settled"] else 0
     )
@@ -47,7 +49,7 @@ class _Load:
     def __init__(self, server: Served, clients: int) -> None:
         self._server, self._clients = server, clients
         self._expected: dict[tuple[str, int], Any] = {}
-        self._counts = dict.fromkeys(("good", "wrong", "bad", "left", "unanswered"), 0)
+        self._counts = dict.fromkeys(("good", "wrong", "refused", "bad", "left", "unanswered"), 0)
         self._random = random.Random(0)
 
     async def run(self, requests: int) -> dict[str, Any]:
@@ -77,7 +79,7 @@ class _Load:
         left = list(range(count))
 
         async def client() -> None:
-            async with httpx.AsyncClient(base_url=self._server.url, timeout=300) as http:
+            async with httpx.AsyncClient(base_url=self._server.url, timeout=300, verify=False) as http:
                 while left:
                     await self._one(http, left.pop())
 
@@ -95,6 +97,8 @@ class _Load:
             else:
                 right = await self._ask(http, kind, topic) == self._expected[kind, topic]
                 self._counts["good" if right else "wrong"] += 1
+        except httpx.HTTPStatusError:
+            self._counts["refused"] += 1
         except httpx.HTTPError:
             self._counts["unanswered"] += 1
 
@@ -114,18 +118,17 @@ class _Load:
         body: dict[str, Any] = {"messages": _messages(topic), "max_tokens": 24}
         path = "/v1/chat/completions"
         if kind == "stream":
-            lines = (await http.post(path, json={**body, "stream": True})).text.splitlines()
-            return _joined(lines)
+            return _joined((await _post(http, path, {**body, "stream": True})).text.splitlines())
         if kind == "sampled":
             body.update(temperature=1.0, seed=topic, top_p=0.9)
         elif kind == "schema":
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
         elif kind == "responses":
-            found = (await http.post("/v1/responses", json={"input": body["messages"], "max_output_tokens": 24})).json()
-            return found["output"][0]["content"][0]["text"]
+            asked = {"input": body["messages"], "max_output_tokens": 24}
+            return (await _post(http, "/v1/responses", asked)).json()["output"][0]["content"][0]["text"]
         elif kind == "messages":
-            return (await http.post("/v1/messages", json=body)).json()["content"][0]["text"]
-        return (await http.post(path, json=body)).json()["choices"][0]["message"]["content"]
+            return (await _post(http, "/v1/messages", body)).json()["content"][0]["text"]
+        return (await _post(http, path, body)).json()["choices"][0]["message"]["content"]
 
     async def _state(self, http: httpx.AsyncClient) -> dict[str, Any]:
         for _ in range(600):
@@ -138,6 +141,12 @@ class _Load:
         told = dict(line.split(":", 1) for line in status.splitlines())
         memory, threads = int(told["VmRSS"].split()[0]) * 1024, int(told["Threads"])
         return {"running": health["running"] + health["queued"], "memory": memory, "threads": threads}
+
+
+async def _post(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> httpx.Response:
+    answer = await http.post(path, json=body)
+    answer.raise_for_status()
+    return answer
 
 
 def _messages(topic: int) -> list[dict[str, str]]:
