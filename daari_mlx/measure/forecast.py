@@ -53,9 +53,9 @@ class Forecast:
 
     @property
     def costs(self) -> str:
-        """What the rows of a draft cost here, in words."""
+        """What a forward with a draft costs here, in words."""
         rows = max(2, round(self.rows))
-        return f"a forward over {rows} rows costs {self.curve.cost(rows):.2f}"
+        return f"a forward over {rows} tokens takes {self.curve.cost(rows):.2f} times as long as over one"
 
     @property
     def foretellable(self) -> bool:
@@ -67,11 +67,11 @@ class Forecast:
         """The reason, in words, or None where it pays."""
         if self.pays:
             return None
-        free = f"were further rows free, it would be {self.free_rows:.1f} tokens per forward"
+        free = f"if it took no longer, there would be {self.free_rows:.1f} tokens per forward"
         if self.foretellable:
-            return f"{self.costs}: it is this machine's rows that are dear; {free}"
+            return f"{self.costs}, too long for what drafts save; {free}"
         first = f"a first draft token is right in {self.first_right:.0%} of places"
-        return f"{self.costs}, and these answers can hardly be foretold: {first}; {free}"
+        return f"{self.costs}, and these answers are hard to predict: {first}; even {free}"
 
 
 def forecast(outlook: Outlook, curve: Curve) -> Forecast:

@@ -150,7 +150,7 @@ def first_verdict(stats: dict[str, Any], graph: Graph, path: str) -> str:
     if outlook is None:
         return f"not known: {missing}"
     if unknown := why_unknown(stats):
-        return f"not known: {unknown}. This asks it: {asking(graph, path)}"
+        return f"not known: {unknown}. To find out: {asking(graph, path)}"
     here, _ = measured_here(graph)
     if here is not None:
         return verdict(forecast(outlook, here))

@@ -43,18 +43,18 @@ def screen(view: dict[str, Any], columns: int) -> Iterator[Line]:
     held_out = view["held_out"]
     yield from _heading("will it pay here?")
     if view["probe_command"]:
-        yield from _wrapped("How long this teacher's forwards take here is not measured yet. This does it:", columns)
+        yield from _wrapped("How long this teacher's forwards take here is not measured yet. To measure it:", columns)
         yield GAP + visible(view["probe_command"], " "), ""
     if held_out is None:
         yield from _wrapped(f"not known: {view['held_out_missing']}", columns, BAD)
     else:
         if held_out["unknown"]:
-            yield from _wrapped(f"not known: {held_out['unknown']}. This asks it:", columns, BAD)
+            yield from _wrapped(f"not known: {held_out['unknown']}. To find out:", columns, BAD)
             yield GAP + visible(view["ask_command"], " "), ""
-            yield from _wrapped("Were its own answers like those, this would be to expect:", columns)
+            yield from _wrapped("If its own answers were like those, you could expect:", columns)
         yield from _machines(held_out, columns)
         yield from _wrapped(_basis(held_out, view["held_out_from"]), columns, QUIET)
-        yield from _heading("how far its promises can be trusted")
+        yield from _heading("how accurate its probabilities are")
         yield from _reliability(held_out, columns)
     if view["busiest"]:
         yield from _heading("the busiest nodes: how often each was left, its likeliest tokens, how it goes on")
@@ -115,12 +115,12 @@ def _verdict(machine: dict[str, Any]) -> str:
 def _published(machines: list[dict[str, Any]]) -> str:
     """One sentence on the machines that others measured."""
     if machines[0]["pays"] is None:
-        return "under published T(m):"
+        return "on machines that others timed:"
     paying = [m["speedup"] for m in machines if m["pays"]]
     if not paying:
-        return "will not pay under any of the published T(m):"
+        return "will not pay on any machine that others timed:"
     range_ = f"{min(paying):.1f}x" if len(paying) == 1 else f"{min(paying):.1f}x–{max(paying):.1f}x"
-    return f"pays under {len(paying)} of {len(machines)} published T(m), {range_} plain decoding:"
+    return f"pays on {len(paying)} of {len(machines)} machines that others timed, {range_} plain decoding:"
 
 
 def _row(machine: dict[str, Any], name: int, columns: int) -> Iterator[Line]:
@@ -138,25 +138,25 @@ def _row(machine: dict[str, Any], name: int, columns: int) -> Iterator[Line]:
 def _unforetellable(machine: dict[str, Any]) -> str:
     """The reason that is the answers' own."""
     return (
-        f"These answers can hardly be foretold: a first draft token is right in {machine['first_right']:.0%} of "
-        f"places; were further rows free, it would be {machine['free_rows']:.1f} tokens per forward."
+        f"These answers are hard to predict: a first draft token is right in {machine['first_right']:.0%} of places; "
+        f"even if longer forwards cost nothing, there would be {machine['free_rows']:.1f} tokens per forward."
     )
 
 
 def _more(machine: dict[str, Any]) -> str:
     answers, rows = machine["answers"], machine["rows"]
-    drafted = f"{rows:.1f} rows a drafted forward" if rows else "nothing would be drafted"
+    drafted = f"a forward with a draft takes {rows:.1f} tokens" if rows else "nothing would be drafted"
     return (
-        f"{machine['low']:.2f}x–{machine['high']:.2f}x in nine of ten draws of as many answers; slower than plain on "
-        f"{machine['losing']} of {answers}; {drafted}"
+        f"likely {machine['low']:.2f}x–{machine['high']:.2f}x (9 in 10); slower than plain on {machine['losing']} of "
+        f"{answers} answers; {drafted}"
     )
 
 
 def _basis(held_out: dict[str, Any], source: str) -> str:
     return (
-        f"Gone through on {held_out['answers']:,} answers that the tables did not know, {held_out['tokens']:,} tokens: "
-        f"{source}. On text that is unlike them it will be less. Decoding alone is counted, not the prompt, and "
-        "drafting itself as free."
+        f"Tried on {held_out['answers']:,} answers that the graph had not learnt from, {held_out['tokens']:,} tokens: "
+        f"{source}. Text that is unlike them gains less. Only decoding is counted: neither reading the prompt nor the "
+        "time of drafting."
     )
 
 
@@ -174,8 +174,8 @@ def _reliability(held_out: dict[str, Any], columns: int) -> Iterator[Line]:
     worst = held_out["worst"]
     most = "" if worst is None else f", at worst {100 * worst['off']:.1f} ({worst['low']:.0%} to {worst['high']:.0%})"
     yield from _wrapped(
-        f"On average a promise is {100 * held_out['off_by']:.1f} points off{most}; each draft token counted here had "
-        "only right ones before it.",
+        f"On average a promised probability is {100 * held_out['off_by']:.1f} points off{most}; only draft tokens "
+        "behind right ones are counted.",
         columns,
         QUIET,
     )

@@ -122,7 +122,7 @@ def test_verdicts_in_words() -> None:
         "pays: about 6.0 tokens per forward, 4.7x plain decoding on linear"
     )
     lost = verdict(forecast(BAD, STEEP))
-    assert lost.startswith("will not pay on this machine: expected 1.0 tokens per forward, a forward over 2 rows costs")
+    assert lost.startswith("will not pay on this machine: expected 1.0 tokens per forward, a forward over 2 tokens takes")
 
 
 # --- where something is missing
@@ -220,7 +220,7 @@ def test_answers_that_are_not_the_teachers_own_promise_nothing(kind: str, tmp_pa
     command = f"daari-mlx inspect {path} --model some/model --adapter-path 'my dir' --data test.jsonl"
     for more in ((), ("--device", "linear")):
         shown = done(path, *more, columns=200).stdout
-        assert "not known:" in shown and command in shown and "Were its own answers like those" in shown
+        assert "not known:" in shown and command in shown and "If its own answers were like those" in shown
         assert " pays" not in shown and "will not pay" not in shown
         view = told(path, *more)
         assert view["ask_command"] == command
@@ -335,11 +335,11 @@ def test_no_line_is_wider_than_the_screen_and_nothing_reaches_the_terminal_raw(c
 
 def test_every_machine_on_which_it_does_not_pay_has_its_reason() -> None:
     lines = "\n".join(text for text, _ in screen(view_of(BAD, list(CURVES.values())), 200))
-    assert lines.count("a forward over 2 rows costs") == lines.count("will not pay  ") == len(CURVES)
-    assert lines.count("can hardly be foretold") == 1, "the answers are the same everywhere"
+    assert lines.count("a forward over 2 tokens takes") == lines.count("will not pay  ") == len(CURVES)
+    assert lines.count("are hard to predict") == 1, "the answers are the same everywhere"
     dear = "\n".join(text for text, _ in screen(view_of(GOOD, [CURVES["linear"], replace(STEEP, name="dear")]), 200))
-    assert dear.count("rows that are dear") == 1 and "foretold" not in dear and "pays under 1 of 2" in dear
-    assert "will not pay under any of the published T(m)" in lines
+    assert dear.count("too long for what drafts save") == 1 and "predict" not in dear and "pays on 1 of 2" in dear
+    assert "will not pay on any machine that others timed" in lines
 
 
 def test_an_empty_bin_has_no_share() -> None:

@@ -257,12 +257,12 @@ def test_the_interval_is_wider_where_answers_differ() -> None:
 def test_it_says_why_it_will_not_pay() -> None:
     unknown = forecast(steady(0.3, 0, 3), CURVES["m4-pro-4bit"])
     assert not unknown.pays and unknown.speedup <= 1
-    assert unknown.why_not is not None and "hardly be foretold" in unknown.why_not
-    assert "right in 0% of places" in unknown.why_not and "2 rows costs 1.03" in unknown.why_not
+    assert unknown.why_not is not None and "hard to predict" in unknown.why_not
+    assert "right in 0% of places" in unknown.why_not and "2 tokens takes 1.03" in unknown.why_not
     dear = forecast(steady(0.97, 8, 8), Curve("dear", Cost((1, 33), (1.0, 33.0)), "each row as dear as a forward"))
     assert not dear.pays and dear.speedup <= 1.001
-    assert dear.why_not is not None and "machine's rows that are dear" in dear.why_not and "8.0 tokens" in dear.why_not
-    assert "a forward over 2 rows costs 2.00" in dear.why_not
+    assert dear.why_not is not None and "too long for what drafts save" in dear.why_not and "8.0 tokens" in dear.why_not
+    assert "a forward over 2 tokens takes 2.00" in dear.why_not
 
 
 def test_no_draft_is_longer_than_what_was_measured() -> None:
