@@ -30,7 +30,7 @@ writes it anew.
 
 
 EXAMPLES = {  # the page begins each command with one
-    "compile": "daari-mlx compile --model MODEL --data train.jsonl --answers teacher --graph-path my.graph",
+    "compile": "daari-mlx compile --model MODEL --data train.jsonl --graph-path my.graph",
     "extract": "daari-mlx extract --model MODEL --data big.jsonl --workdir work",
     "generate": 'daari-mlx generate --model MODEL --graph my.graph --prompt "Where is my parcel?"',
     "chat": "daari-mlx chat --model MODEL --graph my.graph",

@@ -47,13 +47,13 @@ def annotate(
     length: Length,
     sampling: Sampling,
     schema_name: SchemaName,
-    idx: Annotated[int, number("Which good row of --data, from 0.", 0)] = 0,
+    idx: Annotated[int, number("Which row of --data, counted from 0 and without bad rows.", 0)] = 0,
     prompt: MaybePrompt = None,
     system_prompt: words.SystemPrompt = None,
     no_color: Annotated[bool, Option("No colours; there are none in a pipe or with NO_COLOR.")] = False,
     as_json: JsonLines = False,
 ) -> None:
-    """Watch it think: each round's draft, and what the teacher said to it. Nothing changes in the answer."""
+    """Show how an answer is made, draft by draft. Who drafted what, and what the model said to it."""
     if (rows_name.data is None) == (prompt is None):
         raise typer.BadParameter("give --data and --idx, or --prompt: one of them", ctx=ctx)
     if rows_name.data is None:
@@ -104,7 +104,7 @@ def _row(rows_name: RowsName, idx: int, teacher: Teacher) -> Prompt:
     found = rows_name.read(read_prompts, teacher, limit=idx + 1)
     if idx >= len(found):
         raise DaariError(
-            f"--idx is {idx}, and the good rows of {rows_name.data} end at {len(found) - 1}: give 0 to that."
+            f"--idx is {idx}, but the good rows of {rows_name.data} end at {len(found) - 1}: give a number up to that."
         )
     return found[idx]
 

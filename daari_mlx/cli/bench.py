@@ -33,12 +33,12 @@ BenchDrafter = Annotated[
 Replay = Annotated[
     str | None,
     Option(
-        "Replay drafters on streams recorded by --save-streams, without the teacher, for published T(m).", "STREAMS"
+        "Project drafters on answers that --save-streams recorded, with published times; no model is loaded.", "STREAMS"
     ),
 ]
 Concurrency = Annotated[
     str | None,
-    Option("Measure so many answers at once against mlx_lm.batch_generate, e.g. 1,4,8,16.", "N,N,..."),
+    Option("Measure this many answers at once, against mlx_lm.batch_generate, e.g. 1,4,8,16.", "N,N,..."),
 ]
 StreamLayers = Annotated[
     list[int | str] | None,
@@ -68,12 +68,16 @@ def bench(
     schema_name: SchemaName,
     drafter: BenchDrafter = None,
     number: words.Number = 30,
-    allow_overlap: Annotated[bool, Option("Take prompts that the graph was compiled from; the record tells.")] = False,
+    allow_overlap: Annotated[
+        bool, Option("Measure on prompts that the graph was compiled from, too; the record says so.")
+    ] = False,
     seed: Annotated[int, number("Seed of MLX's random numbers, set anew before each answer.", 0, 2**32 - 1)] = 0,
     concurrency: Concurrency = None,
     passes: Annotated[int, number("With --concurrency, passes over the prompts; the median one counts.", 1)] = 1,
     replay: Replay = None,
-    device: Annotated[str, Option("Whose published T(m) a replay is projected for.", "CURVE|all")] = "all",
+    device: Annotated[
+        str, Option("The machine that a --replay is projected for; inspect lists them.", "CURVE|all")
+    ] = "all",
     save_streams: Annotated[
         str | None, Option("Record the teacher's answers and states; measure nothing.", "FILE")
     ] = None,
@@ -81,7 +85,10 @@ def bench(
     out: Annotated[str | None, Option("Append the whole record as one line of JSON.", "FILE")] = None,
     as_json: words.Json = False,
 ) -> None:
-    """Measure drafting against plain mlx-lm. On held-out prompts; exit status 1 where an answer is not plain's."""
+    """Measure drafting against plain mlx-lm. On prompts that the graph was not compiled from.
+
+    The exit status is 1 where an answer differs from plain mlx-lm's.
+    """
     if out is not None:
         check_new_file(out, "--out")
     if replay is not None:
@@ -209,12 +216,13 @@ def _tell(values: dict[str, Any], text: Callable[[dict[str, Any]], str], out: st
 @takes()
 def probe(
     teacher_name: TeacherName,
-    repeats: Annotated[int, number("How often each row count is measured.", 1)] = 7,
+    repeats: Annotated[int, number("How often each is timed.", 1)] = 7,
     as_json: words.Json = False,
 ) -> None:
-    """Time forwards on this machine. T(m), of m rows at once, decides how far to draft; it is kept.
+    """Time a model's forwards on this machine. How far to draft depends on them; they are kept.
 
-    So is T(B, m), of m rows of each of B answers, at a few points.
+    A forward is one pass through the model. T(m) is the time of one over m tokens of one answer, T(B, m) of one over m
+    tokens of each of B answers, which is timed at a few points.
     """
     from dataclasses import asdict
 

@@ -56,13 +56,13 @@ def extract(
     teacher_name: TeacherName,
     rows_name: RowsName,
     how: ExtractOptions,
-    workdir: Annotated[str, Option("Where states are collected; the same command resumes there.", "FOLDER")],
+    workdir: Annotated[str, Option("Where the states are kept; the same command resumes there.", "FOLDER")],
     shard_model: Annotated[
         Sharding | None, Option("Under mlx.launch: one teacher over all ranks, by mlx-lm's own sharding.")
     ] = None,
     as_json: words.Json = False,
 ) -> None:
-    """Collect a teacher's states in a folder. Stopped anywhere, the same command resumes."""
+    """Read text with a model and keep its states, for compile. If it is stopped, the same command resumes."""
     from daari_mlx.teacher.ranks import crew
 
     if shard_model is not None and teacher_name.adapter_path is not None:
@@ -152,7 +152,7 @@ def compile(
     force: words.Force = False,
     as_json: words.Json = False,
 ) -> None:
-    """Make a graph of collected states. Either of a finished extraction (--workdir), or of a teacher and data."""
+    """Make a graph that drafts. From prompts and the model that answers them, or from an extraction (--workdir)."""
     reads = teacher_name.model is not None
     if reads != (rows_name.data is not None) or not (reads or workdir):
         raise typer.BadParameter("give --workdir of a finished extraction, or --model and --data", ctx=ctx)

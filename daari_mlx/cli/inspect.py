@@ -24,7 +24,7 @@ OF_OWN_TEXT = f"adapter_path trust_remote_code number max_tokens split skip_bad_
 Device = Annotated[
     str | None,
     Option(
-        f"Whose published T(m) the verdict is for: {', '.join(CURVES)}, or all.",
+        f"Which machine, timed by others, the verdict is for: {', '.join(CURVES)}, or all.",
         "CURVE|all",
         shown="this machine and all",
     ),
@@ -32,7 +32,7 @@ Device = Annotated[
 OwnText = Annotated[
     str | None,
     Option(
-        "Held-out text of your own: the teacher of --model answers its prompts, and the graph is asked along the way.",
+        "Prompts of your own to try the graph on; --model answers them.",
         "PATH",
     ),
 ]

@@ -16,7 +16,7 @@ def learn(
     max_bytes: words.MaxBytes = None,
     as_json: words.Json = False,
 ) -> None:
-    """Fold what --learn heard into its graph, without a teacher. All tables anew, and what they promise is counted."""
+    """Bring all that --learn heard into its graph. No model is needed; how well the graph predicts is counted too."""
     from daari_mlx.compile.budget import MAX_BYTES
     from daari_mlx.graph.artifact import load_folder, read_stats
     from daari_mlx.learn.start import learner_at

@@ -13,7 +13,7 @@ from daari_mlx.cli.shell import Command, interrupt, interrupts_unsaid, open_stre
 
 app = typer.Typer(
     name="daari-mlx",
-    help="Faster decoding for mlx-lm without training: a graph of the teacher's hidden states drafts its tokens.",
+    help="Faster answers from a model of mlx-lm, with the same words: a graph of its hidden states drafts its tokens.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

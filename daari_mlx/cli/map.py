@@ -48,14 +48,16 @@ class MapOptions:
             read=whole(1, "give a number from 1 on, or auto", "auto"),
         ),
     ] = "auto"
-    prefix: Annotated[str, Option("Stands before the names of the fields that are written to rows.", "TEXT")] = ""
-    compare: Annotated[bool, Option("Say of each row that brings an answer whether ours is the same.")] = False
+    prefix: Annotated[str, Option("What to put before the names of the fields that rows get.", "TEXT")] = ""
+    compare: Annotated[bool, Option("Say of each row that has an answer already whether ours is the same.")] = False
     unordered: Annotated[bool, Option("Write rows as they are answered, not in the order of the data.")] = False
     keep_bad_rows: Annotated[
         bool, Option("Write bad rows with what is wrong with them, instead of stopping before the work.")
     ] = False
     retry_errors: Annotated[bool, Option("Answer rows again that had an error in an earlier run.")] = False
-    max_errors: Annotated[int | None, number("How many rows may fail before the job stops; all by default.", 0)] = None
+    max_errors: Annotated[
+        int | None, number("How many rows may fail before the job stops; any number by default.", 0)
+    ] = None
 
 
 @takes(
@@ -79,9 +81,9 @@ def map(
     system_prompt: words.SystemPrompt = None,
     as_json: words.Json = False,
 ) -> None:
-    """Answer every row of a file. In order, several rows a forward; stopped anywhere, the same command resumes.
+    """Answer every row of a file. In order, several rows at once; if it is stopped, the same command resumes.
 
-    Exit status 3 where rows were written with an error in place of an answer.
+    The exit status is 3 where some rows have an error in place of an answer.
     """
     check_files(str(rows_name.data), rows_name, out)
     from daari_mlx.job.shape import check_columns

@@ -19,7 +19,7 @@ def merge(
     force: words.Force = False,
     as_json: words.Json = False,
 ) -> None:
-    """Make one graph of two. Both of one teacher and layer, compiled apart."""
+    """Make one graph of two. Both have to be of the same teacher and layer."""
     from daari_mlx.compile.update import merge_graphs
     from daari_mlx.graph.artifact import check_target, read_stats, save_graph
     from daari_mlx.measure.prospect import first_verdict

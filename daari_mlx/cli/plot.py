@@ -31,10 +31,9 @@ class Kind(StrEnum):
 KindArgument = Annotated[
     Kind,
     Option(
-        "What to draw. acceptance: by position, task and source; batch: speed by rows at once; calibration: promised "
-        "against true; length: gain by "
-        "draft length; learning: tokens per forward by answers learnt; "
-        "speed: against plain, prompt by prompt; nodes: a map of the states.",
+        "What to draw. acceptance: by position, task and source; batch: speed by answers at once; calibration: what "
+        "was promised against what came true; length: gain by draft length; learning: tokens per forward by answers "
+        "learnt; speed: against plain mlx-lm, prompt by prompt; nodes: a map of the states.",
         by_place=True,
     ),
 ]
@@ -56,9 +55,9 @@ def plot(
     kind: KindArgument,
     sources: Sources,
     out: Annotated[str, Option("The picture to write: .png, .svg or .pdf.", "FILE")],
-    dark: Annotated[bool, Option("Light on a dark ground.")] = False,
+    dark: Annotated[bool, Option("Draw on a dark ground.")] = False,
     model: Words = None,
-    device: Annotated[str, Option("For length: whose published T(m), as in inspect.", "CURVE|all")] = "all",
+    device: Annotated[str, Option("For length: which machine, as in inspect.", "CURVE|all")] = "all",
 ) -> None:
     """Draw a picture of benchmark records or of a graph. Needs matplotlib: pip install 'daari-mlx[plot]'."""
     if kind is not Kind.NODES:

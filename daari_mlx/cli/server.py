@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from daari_mlx.teacher.load import Teacher
 
 ShareLearning = Annotated[
-    bool, Option("Let every client be drafted what was learnt from any: how fast answers come tells of what was said.")
+    bool, Option("Let all clients share what is learnt; how fast an answer comes then tells of what others were told.")
 ]
 LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Option("How much is logged to stderr.")]
 
@@ -42,9 +42,9 @@ def server(
     log_level: LogLevel = "INFO",
     share_learning: ShareLearning = False,
 ) -> None:
-    """Answer other programs by OpenAI's and Anthropic's APIs. Several at once share forwards, with a graph drafting.
+    """Answer other programs, with OpenAI's and Anthropic's APIs. Several at once, with a graph drafting.
 
-    Nothing is loaded or fetched by a client's word, and nobody but this machine is answered unless --host says so.
+    No request can make it load or fetch anything, and only this machine is answered unless --host says otherwise.
     """
     try:
         from daari_mlx.serve.run import listen, make_service, serve

@@ -25,7 +25,7 @@ def tier(
     force: words.Force = False,
     as_json: words.Json = False,
 ) -> None:
-    """Make a cheap model that drafts for a teacher. Quantised, without the layers that its answers need least."""
+    """Make a cheaper copy of a model that drafts for it. Quantised, without the layers that its answers need least."""
     from daari_mlx.text.data import read_prompts
     from daari_mlx.tier.make import check_target, make_tier
 

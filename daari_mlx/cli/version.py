@@ -11,7 +11,7 @@ from daari_mlx.cli.options.command import takes
 
 @takes()
 def version(as_json: words.Json = False) -> None:
-    """Print versions, the device and the BLAS, as a report of a fault should have them."""
+    """Print versions, the device and the BLAS, for a report of a fault."""
     about = _about()
     if as_json:
         print(json.dumps(about, indent=2))

@@ -17,7 +17,7 @@ class ExtractOptions:
 
     answers: Annotated[
         Literal["reference", "teacher"],
-        Option("Learn from the answers in the data, or from the teacher's own to its prompts."),
+        Option("Whose answers to learn from: those in the data (reference), or the teacher's own."),
     ] = "reference"
     max_tokens: Annotated[
         int, number("The longest answer of the teacher, for --answers teacher.", 1, flags=("--max-tokens", "-m"))
@@ -25,7 +25,7 @@ class ExtractOptions:
     layer: Annotated[
         int | str,
         Option(
-            "Whose states: final (what the head reads), or those of a layer.",
+            "Which states: final (those that the next token is chosen from), or those of a layer.",
             "final|INDEX",
             read=whole(None, "give final, or the index of a layer", "final"),
         ),

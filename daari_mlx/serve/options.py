@@ -41,7 +41,7 @@ class ServeOptions:
     api_key: Annotated[
         list[str] | None,
         Option(
-            "A key that clients have to send, as DAARI_API_KEY is; repeat it for several with caches of their own.",
+            "A key that clients have to send, as is DAARI_API_KEY. Repeat it for more, each with caches of its own.",
             "KEY",
         ),
     ] = None
@@ -55,25 +55,29 @@ class ServeOptions:
     ] = None
     max_tokens: Annotated[
         int | None,
-        number("Tokens of an answer where the client says nothing; without it, to the end or the context's.", 1),
+        number("The longest answer where the client does not say; by default up to the end of the context.", 1),
     ] = None
-    decode_concurrency: Annotated[int, number("How many answers share a forward at the most.", 1, 256)] = 32
-    prefill_step_size: Annotated[int, number("Prompt tokens that are read between two rounds of the others.", 1)] = 512
-    queue_limit: Annotated[int, number("How many answers may wait for a place; the next is told to come later.", 0)] = (
-        256
-    )
-    max_body_bytes: Annotated[int, Option("The largest request that is read.", "SIZE", read=size, shown="16MB")] = (
+    decode_concurrency: Annotated[int, number("How many answers may be under way at once.", 1, 256)] = 32
+    prefill_step_size: Annotated[
+        int, number("How many tokens of new prompts are read before answers under way go on.", 1)
+    ] = 512
+    queue_limit: Annotated[int, number("How many answers may wait for a place; more get status 429.", 0)] = 256
+    max_body_bytes: Annotated[int, Option("The largest request that is taken.", "SIZE", read=size, shown="16MB")] = (
         16_000_000
     )
     timeout: Annotated[
         float | None, number("Seconds that a request may take; without it there is no limit.", 0.001, 604_800)
     ] = None
-    prompt_cache_size: Annotated[int, number("How many conversations' caches are kept; 0 for none.", 0)] = 64
+    prompt_cache_size: Annotated[
+        int, number("How many conversations are kept in memory for their next turn; 0 for none.", 0)
+    ] = 64
     prompt_cache_bytes: Annotated[
         int | None,
-        Option("What they may take in all.", "SIZE", read=size, shown="an eighth of the memory"),
+        Option("The most memory for kept conversations.", "SIZE", read=size, shown="an eighth of the memory"),
     ] = None
-    prompt_cache_dir: Annotated[str | None, Option("A folder to keep them in over restarts.", "FOLDER")] = None
+    prompt_cache_dir: Annotated[
+        str | None, Option("A folder that keeps conversations over restarts of the server.", "FOLDER")
+    ] = None
     show_prompts: Annotated[bool, Option("List the beginning of each prompt at /daari/requests.")] = False
 
     def check(self) -> None:

@@ -28,7 +28,7 @@ class TierOptions:
     bits: Annotated[
         int | None, Option("Bits of the tier's weights; none leaves them as they are.", "N|none", read=read_bits)
     ] = 4
-    group_size: Annotated[int, number("Weights that share a scale.", 1)] = 64
+    group_size: Annotated[int, number("How many weights share a scale.", 1)] = 64
     drop_layers: Annotated[
         int | Literal["auto"],
         Option(

@@ -122,7 +122,7 @@ def test_verdicts_in_words() -> None:
         "pays: about 6.0 tokens per forward, 4.7x plain decoding on linear"
     )
     lost = verdict(forecast(BAD, STEEP))
-    assert lost.startswith("will not pay on this machine: expected 1.0 tokens per forward, a forward over 2 tokens takes")
+    assert lost.startswith("will not pay on this machine: expected 1.0 tokens per forward, a forward over 2 tokens")
 
 
 # --- where something is missing

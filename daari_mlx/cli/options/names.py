@@ -31,7 +31,10 @@ Kind = Literal["graph", "model", "pair", "lookup", "none"]
 class TeacherName:
     """Which teacher."""
 
-    model: Annotated[str | None, Option("The teacher: a local model folder or a Hugging Face repo.", "PATH_OR_REPO")]
+    model: Annotated[
+        str | None,
+        Option("The model that answers (the teacher): a folder or a Hugging Face repository.", "PATH_OR_REPO"),
+    ]
     adapter_path: Annotated[str | None, Option("Trained adapter weights and config of the teacher.", "FOLDER")] = None
     trust_remote_code: Annotated[bool, Option("Trust code that comes with the model and its tokenizer.")] = False
 
@@ -54,7 +57,7 @@ class RowsName:
     data: Annotated[str | None, Option("A JSONL file, a folder with train.jsonl etc., or - for stdin.", "PATH")]
     split: Annotated[str, Option("Which file of a data folder, without .jsonl.", "NAME")] = "train"
     skip_bad_rows: Annotated[bool, Option("Leave bad rows out and list them, instead of stopping.")] = False
-    limit: Annotated[int | None, number("Take only so many rows.", 1)] = None
+    limit: Annotated[int | None, number("Take only the first N rows.", 1)] = None
     chat_template_config: ChatTemplateConfig = None
     prompt_feature: Annotated[str, Option("The field of a row's prompt, as for mlx_lm.lora.", "FIELD")] = "prompt"
     completion_feature: Annotated[str, Option("The field of the answer to that prompt.", "FIELD")] = "completion"
@@ -141,7 +144,7 @@ class DrafterName:
     num_draft_tokens: Annotated[
         DraftLength,
         Option(
-            "How many tokens a round drafts; auto decides each round from the graph and this machine's speed.",
+            "How many tokens to draft at a time; auto decides each time from the graph and this machine's speed.",
             "N|auto",
             read=whole(0, "give a number from 0 on, or auto", "auto"),
         ),
@@ -213,7 +216,7 @@ class LearnName:
     learn: Annotated[
         str | None,
         Option(
-            "Learn from every answer and draft what was learnt; kept in this folder as a graph, or else until the end.",
+            "Learn from every answer and draft from that; with a folder, what was learnt is kept there as a graph.",
             "[GRAPH_PATH]",
         ),
     ] = None
@@ -264,7 +267,7 @@ class SchemaName:
     json_schema: Annotated[
         dict[str, Any] | None,
         Option(
-            "Hold answers to this JSON schema, from behind a think block on (needs the extra daari-mlx[grammar]).",
+            "Keep answers, but for a think block, within this JSON schema (needs the extra daari-mlx[grammar]).",
             "FILE|JSON",
             read=read_json_schema,
         ),

@@ -12,8 +12,10 @@ Force = Annotated[bool, Option("Replace what an earlier run made there.")]
 Json = Annotated[bool, Option("Print the result as JSON.", flags=("--json",))]
 GraphArgument = Annotated[str, Option("A graph: a folder or USER/REPO[@REVISION].", "GRAPH", by_place=True)]
 GraphPath = Annotated[str, Option("The folder to write the graph to.", "FOLDER")]
-MaxBytes = Annotated[int | None, number("How large the graph may become, whatever the data; 9 MB by default.", 1)]
-Number = Annotated[int, number("How many prompts, from the head of the data.", 1, flags=("-n",))]
+MaxBytes = Annotated[
+    int | None, number("The most bytes that the graph may have, whatever the data; 9 MB by default.", 1)
+]
+Number = Annotated[int, number("How many prompts, from the beginning of the data.", 1, flags=("-n",))]
 SystemPrompt = Annotated[str | None, Option("System prompt to be used for the chat template.", "TEXT")]
 ChatTemplateConfig = Annotated[
     dict[str, Any] | None,
