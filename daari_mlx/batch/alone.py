@@ -39,7 +39,7 @@ class Alone:
             if len(request.prompt_cache) != len(self._cache):
                 raise DaariError(
                     f"This prompt cache is not this model's: it has {len(request.prompt_cache)} layers, the model "
-                    f"{len(self._cache)}."
+                    f"{len(self._cache)}. Give one that this model made."
                 )
             self._cache = copy.deepcopy(request.prompt_cache)
         self._teacher = TeacherRow(model, self._cache, row.judge, tap=tap, stream=stream, whole=request.keep_cache)

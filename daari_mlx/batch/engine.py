@@ -142,7 +142,10 @@ class BatchEngine:
         if not request.prompt:
             raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
         if not 0 <= request.known < len(request.prompt):
-            raise DaariError(f"known is {request.known}: at least one of {len(request.prompt)} tokens has to be read.")
+            raise DaariError(
+                f"known is {request.known}: give 0 to {len(request.prompt) - 1}, so that a token of the prompt is left "
+                "to read."
+            )
         if request.max_tokens == 0 or request.max_tokens < -1:
             raise DaariError(f"max_tokens is {request.max_tokens}: give at least 1, or -1 for no limit.")
         if not len(self):  # while answers are under way, the model stays as it is

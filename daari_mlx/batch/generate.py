@@ -199,7 +199,9 @@ def make_engine(
     statistics, known = Statistics(), None
     if learners is not None:
         if graph is not None:
-            raise DaariError("graph and learn are given: a learner has its own graph; give that one to the learner.")
+            raise DaariError(
+                "graph and learn are given, but a learner drafts from its own graph: give the graph to the learner."
+            )
         check_teacher(learners.any, model, tokenizer)
         known = learning_drafter(learners.any, model, tokenizer, num_draft_tokens)
     first, tap = choose_drafter(model, tokenizer, new_cache(model), statistics, graph, known, num_draft_tokens)

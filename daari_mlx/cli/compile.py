@@ -100,7 +100,7 @@ def _extract(
 
     if ranks is None and launched():
         raise DaariError(
-            "compile runs in one process: start daari-mlx extract with the launcher, then compile its --workdir alone."
+            "compile runs in one process: start daari-mlx extract with mlx.launch, then compile its --workdir without."
         )
     folder = Workdir(workdir)
     how = replace(how, chat_template_config=rows_name.chat_template_config)
@@ -160,7 +160,9 @@ def compile(
         refuse_unused(ctx, EXTRACTION, "says how to extract: give it to extract, or give --model and --data too")
     if update is not None:
         if not reads:
-            raise typer.BadParameter("--update needs the text and who reads it: give --model and --data", ctx=ctx)
+            raise typer.BadParameter(
+                "--update needs new text and the model that reads it: give --data and --model", ctx=ctx
+            )
         refuse_unused(ctx, "nodes layer", "is the graph's own with --update: leave it out")
     elif graph_path is None:
         raise typer.BadParameter("Missing option '--graph-path'.", ctx=ctx)

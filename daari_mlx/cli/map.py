@@ -101,7 +101,9 @@ def map(
         teacher = teacher_name.load(lazy=True)  # a mistake in the data shows before the weights are read
         words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
         if ranks.size > 1 and learn_name.learn is not None:
-            raise DaariError("--learn is one process's: several ranks would each learn a part. Leave it out.")
+            raise DaariError(
+                f"--learn works in one process, and each of these {ranks.size} ranks would learn a part: leave it out."
+            )
         drafting = Drafting(graph, None, drafter_name.num_draft_tokens)
         job = _job(rows_name, length, sampling, schema_name, how, out, system_prompt, teacher.tokenizer, drafter_name)
 
@@ -176,7 +178,8 @@ def _job(
             given |= {"--compare": how.compare, "a table as --out": _is_table(out)}
             if unused := [name for name, value in given.items() if value]:
                 raise DaariError(
-                    f"{first.place} is a line of OpenAI's batches, which tell all by themselves: leave {unused[0]} out."
+                    f"{first.place} is a line of OpenAI's Batch API, which says itself what to ask: leave {unused[0]} "
+                    "out."
                 )
             return BatchShape(thinks_until=thinks_until)
         return RowShape(

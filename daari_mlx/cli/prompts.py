@@ -59,6 +59,9 @@ def encode(
         marked = [{**m, "content": QUERY} if m["role"] == "user" else m for m in messages]
         before, mark, _ = render(marked).partition(QUERY)
         if not mark:
-            raise DaariError("The chat template leaves the prompt out, so that nothing would follow the saved cache.")
+            raise DaariError(
+                "The chat template leaves the prompt out, so nothing would follow the saved cache: give "
+                "--ignore-chat-template, or no --prompt-cache-file."
+            )
         text = text[len(before) :]
     return template.ids(text)

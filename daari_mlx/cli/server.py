@@ -90,8 +90,8 @@ def _check_learning(learn_name: LearnName, options: ServeOptions, shared: bool) 
     alone = learn_name.learn == VALUES["--learn"] and options.keys
     if learn_name.learn is not None and not shared and not alone:
         raise DaariError(
-            "Nothing learnt from one client is drafted to another: give --share-learning where all may share, and it "
-            "can be kept in a folder; or an --api-key for each client, and --learn without a folder."
+            "--learn has to know which clients may share what is learnt. Give --share-learning too if all may (then it "
+            "can be kept in a folder), or else an --api-key for each client and --learn without a folder."
         )
 
 

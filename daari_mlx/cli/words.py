@@ -64,7 +64,7 @@ def _refuses(param: Any, value: Any) -> str | None:
     if value == "" and param.metavar != TEXT:
         return EMPTY
     if isinstance(value, float) and not math.isfinite(value):
-        return f"{value} is no number to reckon with: give a finite one"
+        return f"{value} is not a finite number: give one that is"
     if isinstance(value, int) and getattr(param, "max", None) is None and abs(value) > MOST:
         return f"{value} is beyond {MOST}: give a smaller number"
     return None

@@ -75,7 +75,7 @@ class SpecEngine:
     ) -> None:
         refuse_two_drafters(graph, drafter)
         if learn and drafter is not None:
-            raise DaariError("drafter and learn are given: what is learnt drafts itself. Give one of them.")
+            raise DaariError("drafter and learn were both given, but a learner drafts itself: give one of them.")
         check_draft_length(num_draft_tokens)
         known = None if graph is None else graph_of(graph)
         if isinstance(model, (str, Path)):

@@ -107,7 +107,9 @@ def stream_generate(
     refuse_two_drafters(graph, drafter)
     if learn is not None:
         if graph is not None:
-            raise DaariError("graph and learn are given: a learner has its own graph; give that one to the learner.")
+            raise DaariError(
+                "graph and learn are given, but a learner drafts from its own graph: give the graph to the learner."
+            )
         check_teacher(learn, model, tokenizer)
         drafter = learning_drafter(learn, model, tokenizer, num_draft_tokens) if drafter is None else drafter
     known = None if graph is None else graph_of(graph)

@@ -56,9 +56,13 @@ class BatchShape:
         given = typed(line.fields.get("body"), dict, "'body'")
         body = {name: value for name, value in given.items() if value is not None and name not in HARMLESS}
         if unknown := sorted(body.keys() - KNOWN - SAMPLING.keys() - set(PENALTIES)):
-            raise BadInput(f"body has {unknown[0]!r}, which is not supported here and might change the answer")
+            raise BadInput(
+                f"body has {unknown[0]!r}, which is not supported here and might change the answer: leave it out"
+            )
         if body.get("n", 1) != 1 or body.get("stream", False) is not False:
-            raise BadInput("body asks for n or stream: a line has one answer, and that is whole")
+            raise BadInput(
+                "body asks for several answers (n) or a stream, and a line gets one whole answer: leave it out"
+            )
         try:
             return Ask({"messages": body.get("messages")}, _own(body))
         except BadInput:

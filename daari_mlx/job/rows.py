@@ -106,7 +106,9 @@ def map_rows(
         thinks_until=tokenizer.think_end if tokenizer.has_thinking else None,
     )
     if graph is not None and learn is not None:
-        raise DaariError("graph and learn are given: a learner has its own graph; give that one to the learner.")
+        raise DaariError(
+            "graph and learn are given, but a learner drafts from its own graph: give the graph to the learner."
+        )
     found = None if graph is None else graph_of(graph)
     engine, most_rows = engine_for(model, tokenizer, found, num_draft_tokens, concurrency, learner=learn)
 

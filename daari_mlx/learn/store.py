@@ -71,7 +71,7 @@ class Store:
             self.base = graph
         elif self.base is None or self.base.teacher != graph.teacher or not _equal(self.base, graph):
             raise DaariError(
-                f"What is learnt in {self.path} did not begin with the graph that is given besides: leave --graph out, "
+                f"What was learnt in {self.path} did not begin with the graph that --graph names: leave --graph out, "
                 "or give another path to --learn."
             )
 

@@ -115,10 +115,12 @@ class Answering:
             while self._open:
                 left = PATIENCE if limit is None else min(PATIENCE, limit - (perf_counter() - self._record.started))
                 if left <= 0:
-                    raise ApiError(503, f"The answer took more than {limit:g} seconds, the server's limit.", "timeout")
+                    told = f"The answer took more than {limit:g} seconds, the server's --timeout: ask for fewer tokens."
+                    raise ApiError(503, told, "timeout")
                 news = await self._next(left)
                 if news is None and not self.service.worker.healthy:
-                    raise ApiError(503, "This server's engine has failed.", "server_error", retry_after=5)
+                    told = "This server's engine has failed and has to be started again; its log says why."
+                    raise ApiError(503, told, "server_error", retry_after=5)
                 yield None if news is None else self._read(news)
             self._finish = ",".join(sorted({str(chunk.finish_reason) for chunk in self._done.values()}))
         except Exception:

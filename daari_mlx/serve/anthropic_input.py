@@ -43,7 +43,8 @@ def chat_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | Non
     for number, tool in enumerate(tools or []):
         if tool.get("type", "custom") != "custom" or not isinstance(tool.get("name"), str):
             raise ApiError(
-                400, f"tools.{number} is {tool.get('type', 'a tool without a name')}: only tools of your own are taken."
+                400,
+                f"tools.{number} is {tool.get('type', 'a tool without a name')}: give only tools that the client runs.",
             )
         function = {"name": tool["name"], "parameters": tool.get("input_schema") or {"type": "object"}}
         if tool.get("description"):

@@ -137,13 +137,14 @@ class _Guard:
         """A page of somebody else may not ask through its visitor's browser."""
         origin, asked = http.headers.get("origin"), http.headers.get("host", "")
         if origin is not None and not self._origin.fullmatch(origin) and not is_own(origin, asked):
-            raise ApiError(403, f"Pages of {origin} may not ask this server: start it with --allowed-origins.")
+            told = f"Web pages of {origin} may not ask this server: start it with --allowed-origins {origin}."
+            raise ApiError(403, told)
         try:
             host = urlsplit(f"//{asked}").hostname or ""
         except ValueError as error:
-            raise ApiError(400, "The Host of this request is none.") from error
+            raise ApiError(400, f"The header Host is {asked!r}, which names no host: give the server's.") from error
         if self._local and host not in (*LOOPBACK, "testserver"):
-            raise ApiError(403, f"This server answers to localhost, not to {host!r}: start it with --host.")
+            raise ApiError(403, f"This server answers to localhost, not to {host!r}: start it with another --host.")
 
     def _salt(self, http: HttpRequest) -> str:
         """Whose caches a client may use: those of its key."""
@@ -154,7 +155,8 @@ class _Guard:
         for key in self._keys:
             if hmac.compare_digest(key.encode(), given.encode()):
                 return hashlib.sha256(key.encode()).hexdigest()  # it is written to disk with the caches
-        raise ApiError(401, "This server wants an API key, and was given none that it knows.", code="invalid_api_key")
+        told = "The API key is missing or wrong: send one as Authorization: Bearer KEY, or as x-api-key: KEY."
+        raise ApiError(401, told, code="invalid_api_key")
 
     async def _body(self, http: HttpRequest) -> bytes:
         most = self._service.options.max_body_bytes

@@ -40,7 +40,9 @@ class CompletionFields(OpenAIFields):
         found = given if isinstance(given, list) and given and isinstance(given[0], (str, list)) else [given]
         if not all(found) or len(found) * self.n > MOST_ANSWERS:
             raise ApiError(
-                400, f"prompt: give one to {MOST_ANSWERS} prompts, n included, none of them empty.", param="prompt"
+                400,
+                f"prompt: give 1 to {MOST_ANSWERS} prompts, counted n times each, none of them empty.",
+                param="prompt",
             )
         return list(found)
 
@@ -66,7 +68,7 @@ def ask(service: Service, fields: CompletionFields) -> Asked:
     if fields.echo:
         raise ApiError(400, "echo is not supported here: leave it out.", param="echo")
     if fields.best_of not in (None, fields.n):
-        raise ApiError(400, "best_of is not supported here, other than as many as n: leave it out.", param="best_of")
+        raise ApiError(400, "best_of is supported only where it equals n: leave it out.", param="best_of")
     prompts, vocabulary = fields.prompts(), vocabulary_of(service.teacher.model)
     ids = [encode_prompt(service.tokenizer, prompt) for prompt in prompts]
     if any(not 0 <= token < vocabulary for prompt in ids for token in prompt):

@@ -65,7 +65,11 @@ def forced_call(service: Service, tools: list[dict[str, Any]] | None, name: str)
     chosen = [tool for tool in found if not name or tool["name"] == name]
     if not chosen:
         known = ", ".join(tool["name"] for tool in found) or "none"
-        raise ApiError(400, f"tool_choice asks for {name or 'a tool'}; tools has {known}.", param="tool_choice")
+        raise ApiError(
+            400,
+            f"tool_choice asks for {name or 'a tool'}, and tools has {known}: add it to tools, or ask for another.",
+            param="tool_choice",
+        )
     forms = [
         {
             "type": "object",

@@ -44,7 +44,8 @@ def load_sharded(model: str, how: str, crew: Alone, *, trust_remote_code: bool =
 
     if crew.size < 2:
         raise DaariError(
-            "--shard-model splits a teacher over several ranks, and there is one: start it by mlx.launch -n 2 or more."
+            "--shard-model splits a model over several processes, and this is one: start it with mlx.launch -n 2 or "
+            "more."
         )
     whole = ""
     if crew.rank == 0:  # the others wait: one reads the weights, array by array
