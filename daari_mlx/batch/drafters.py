@@ -1,4 +1,4 @@
-"""Who drafts for a row: its own drafter, or one of the engine's, which goes from row to row with what it heard."""
+"""Who drafts for a row: its own drafter, or one of the engine's, handed on from row to row with what it has learnt."""
 
 from __future__ import annotations
 

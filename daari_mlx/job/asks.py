@@ -1,4 +1,4 @@
-"""From a row to what the teacher is asked: the messages or the prompt, and a key that knows the question again."""
+"""From a row to what the teacher is asked: the messages or the prompt, and a key that equal questions share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far sources can be trusted before anything was counted: what was counted on other corpora, shipped with us."""
+"""How far sources are trusted before answers were counted here: as counted on other corpora, part of the package."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def comparison_text(record: dict[str, Any]) -> str:
     lines = ["  ".join(map(padded, line, widths)) for line in [head, *rows]]
     said = [f"{name}: {source}" for name, source in record["curves"].items()]
     if record["overlap"]:
-        said.append(f"{record['overlap']} of these prompts were compiled into the graph: no honest figure")
+        said.append(f"{record['overlap']} of these prompts were compiled into the graph: the figures flatter it")
     return "\n".join(
         [*(line.rstrip() for line in lines), "", "speed-ups are projected, drafting itself is free:", *said]
     )

@@ -1,4 +1,4 @@
-"""One HTTP request on its way: from what is asked to the chunks of its answers, and away where the client leaves."""
+"""One HTTP request on its way: what it asks, the chunks of its answers, and its end where the client leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server did: the newest requests, and counts in Prometheus' text form."""
+"""What the server did: the newest requests, and counts in the text form that Prometheus reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What conversations have read is kept for their next turn, within a budget of bytes; mlx-lm's own store does it."""
+"""Prompt caches of conversations, kept for their next turn within a budget of bytes, in mlx-lm's own store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/completions`: bare text goes on."""
+"""`/v1/completions`: text is gone on with, without a chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a server is reached, and what bounds it."""
+"""How a server is reached, and its limits."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ def batch_bench_text(record: dict[str, Any]) -> str:
     ]
     heads = (
         "rows at once",
-        "decoding: over mlx_lm.batch_generate, over undrafted; with prompts; tokens/s; tokens a forward; accepted; ids",
+        "decoding: over mlx_lm.batch_generate, over ours without drafts; with prompts; tokens/s; tokens per forward; "
+        "accepted; ids",
     )
     lines = [(str(figures["rows"]), _line(figures, record["n"])) for figures in record["sizes"]]
     about = [

@@ -87,7 +87,7 @@ def _machines(held_out: dict[str, Any], columns: int) -> Iterator[Line]:
     for machine in told:
         yield from _wrapped(_verdict(machine), columns, _style(machine))
         yield from _wrapped(_more(machine), columns, QUIET)
-        yield from _wrapped(f"T(m): {machine['source']}", columns, QUIET)
+        yield from _wrapped(f"times of forwards: {machine['source']}", columns, QUIET)
     others = [m for m in machines if m not in told]
     if others:
         if told:

@@ -251,10 +251,10 @@ def bench_text(record: dict[str, Any]) -> str:
         record: as :meth:`daari_mlx.measure.records.BenchRecord.as_dict` returns it.
     """
     identity, rates = record["identity"], record["tokens_per_second"]
-    failed = [f"FAILED  {source}: other tokens than plain decoding gives" for source in identity["failed_rows"]]
-    said = f"{identity['identical']} of {record['n']} prompts have plain's very tokens"
+    failed = [f"FAILED  {source}: other tokens than plain mlx-lm gives" for source in identity["failed_rows"]]
+    said = f"{identity['identical']} of {record['n']} answers have the tokens of plain mlx-lm"
     if identity["ties"]:
-        said += f", {identity['ties']} differ where two of plain's logits tie (gap below {identity['gap_bound']:g})"
+        said += f", {identity['ties']} differ where its two best logits tie (gap below {identity['gap_bound']:g})"
     if failed:
         said += f", {len(failed)} FAILED"
     wall, decode = (_spread_text(record[name], "x") for name in ("wall_ratio", "decode_ratio"))
@@ -290,7 +290,7 @@ def _spread_text(spread: dict[str, float], unit: str) -> str:
 
 
 def _overlap_text(overlap: Any) -> str:
-    return f"{overlap} of these prompts were compiled into the graph: no honest figure" if overlap else ""
+    return f"{overlap} of these prompts were compiled into the graph: the figures flatter it" if overlap else ""
 
 
 def _flat(value: Any) -> str:

@@ -546,7 +546,7 @@ def test_bench_prints_identity_and_ratio_and_appends_its_record(graph, corpus, t
     common = ["bench", "--model", tiny_teacher_path, "--graph", graph, "--data", corpus, "--out", out]
     common += ["-m", "12", "--num-draft-tokens", "4"]
     shown = done(*common, "-n", "2")
-    assert "2 of 2 prompts have plain's very tokens" in shown.stdout
+    assert "2 of 2 answers have the tokens of plain mlx-lm" in shown.stdout
     for name in ("wall clock", "tokens per forward", "acceptance", "time spent drafting", "device", "versions"):
         assert f"\n{name}" in shown.stdout
     record = json.loads(done(*common, "-n", "1", "--json").stdout)

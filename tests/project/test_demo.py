@@ -31,7 +31,7 @@ def test_the_demo_leaves_a_graph_a_record_and_a_plot_and_keeps_the_graph(demo, t
     assert found["n"] == 2 and found["ok"] and found["overlap"] == 0
     assert (out / "acceptance.png").stat().st_size > 5000
     assert "$ daari-mlx compile --model" in told and "$ daari-mlx bench --model" in told
-    assert "2 of 2 prompts have plain's very tokens" in told and "kept" not in told
+    assert "2 of 2 answers have the tokens of plain mlx-lm" in told and "kept" not in told
     assert found["command"].startswith("daari-mlx bench --model") and found["command"] in told
 
     (arrays,) = out.glob("*/graph/graph.safetensors")
