@@ -76,18 +76,18 @@ def stream_generate(
         prompt: text, or token ids: a list, or an array of integers (NumPy's, MLX's) of one dimension.
         max_tokens: tokens at the most, exactly kept; -1 for no limit.
         graph: a compiled graph, or the folder or Hub repository it lies in; None decodes plainly.
-        drafter: any other drafter, in place of a graph; it is shown the states of its ``layer``, none where
-            that is None, the final ones where it says nothing.
-        num_draft_tokens: how many tokens a round drafts; ``"auto"`` lets the path's probability and this machine's
-            T(m) decide (measured at the first use and kept); 0 drafts nothing.
+        drafter: any other drafter, in place of a graph; it is shown the states of its ``layer``: none if that is None,
+            the final ones if it has no ``layer``.
+        num_draft_tokens: how many tokens a round (a draft and the forward that checks it) drafts; ``"auto"`` lets the
+            draft's probabilities and T(m), the time of a forward over m tokens here, decide; 0 drafts nothing.
         prompt_cache: mlx-lm's prompt cache, changed in place. Afterwards, also after ``close()`` or an exception, it
-            holds the prompt and all emitted tokens, as mlx-lm leaves it, and as many random numbers are used: a chat
+            holds the prompt and all emitted tokens, as mlx-lm leaves it, and as many random numbers are used. So a chat
             goes on by feeding only its new turn.
-        earlier: the tokens that ``prompt_cache`` holds, where they are known: drafters that read the text read them.
-        stop: texts that end the answer where it first holds one of them; the stop itself is not among the text, the
-            token that completes it is the last one. Text that may begin a stop comes once that is decided.
-        begun: how much of the prompt's end is the beginning of the answer, so many tokens or this text: a grammar
-            goes on behind it. It has to be told: by default the answer begins with its first new token.
+        earlier: the tokens that ``prompt_cache`` holds, where they are known, for drafters that copy from the text.
+        stop: texts that end the answer where it first holds one of them. The stop itself is not part of the text; the
+            token that completes it is the last one. Text that may begin a stop is held back until that is decided.
+        begun: how much of the prompt's end is already the beginning of the answer: a number of tokens, or the text. A
+            grammar goes on behind it. By default nothing is: the answer begins with its first new token.
         learn: who learns from the answer and drafts it, see :func:`daari_mlx.learner_for`; None learns nothing.
         The others are mlx-lm's.
 

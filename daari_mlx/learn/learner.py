@@ -54,11 +54,11 @@ class Learner:
 
     Args:
         graph: what is known before: a compiled graph of this teacher, or :func:`nothing_known`.
-        max_bytes: that a graph may have.
-        memory_bytes: that remembered answers may take; the oldest go.
-        beside: count tables in a thread beside the answers, not in the one that tells of them.
-        clock: seconds that counting is held against.
-        store: where it is kept, which the learner then owns; None keeps it for the life of the process.
+        max_bytes: the most bytes that its graph may have.
+        memory_bytes: the most bytes that remembered answers may take; the oldest go first.
+        beside: make tables in a thread of its own, not in the one that tells of an answer.
+        clock: gives seconds; making tables may take a small share of them.
+        store: where it is kept, which the learner then owns; None keeps it until the process ends.
 
     Attributes:
         snapshot: what is known now.

@@ -261,7 +261,7 @@ def test_options_that_go_nowhere_are_refused(tiny_teacher_path: Path, options: l
 
 
 def test_what_cannot_be_watched_is_told(tiny_teacher_path: Path, given: tuple[object, ...]) -> None:
-    assert "end at 2: give 0 to that" in failed(*given, "--idx", 3)
+    assert "end at 2: give a number up to that" in failed(*given, "--idx", 3)
     assert "There is no data at" in failed("--model", tiny_teacher_path, "--data", "nowhere.jsonl")
     assert "--drafter graph needs --graph" in failed(
         "--model", tiny_teacher_path, "--prompt", "a", "--drafter", "graph"
