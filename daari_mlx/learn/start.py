@@ -72,14 +72,14 @@ def learner_at(path: str | Path, **options: Any) -> Learner:
         DaariError: nothing was learnt there; another process learns there.
     """
     if not (learnt_folder(path) / LOG).is_file():
-        raise DaariError(f"Nothing was learnt at {path}: give a path that was given to --learn.")
+        raise DaariError(f"Nothing was learnt at {path}: give the path that --learn was given.")
     store = Store(path)
     try:
         log = store.open({})
         base = store.base
         if base is None:
             if not log.answers:
-                raise DaariError(f"Nothing was learnt at {path} yet: no answer is in its log.")
+                raise DaariError(f"Nothing was learnt at {path} yet, its log has no answer: answer something first.")
             teacher = log.about["teacher"]
             width = log.answers[0].states.shape[1] if log.projection is None else len(log.projection.mean)
             base = nothing_known(width, int(teacher["vocab_size"]), log.about["layer"], prior())
@@ -119,4 +119,4 @@ def check_teacher(learner: Learner, model: nn.Module, tokenizer: Any) -> None:
     try:
         attach(learner.base, model, tokenizer)
     except DaariError as error:
-        raise DaariError(f"This learner belongs to another teacher: make one for this one. {error}") from None
+        raise DaariError(f"This learner belongs to another teacher: make a learner for this model. {error}") from None
