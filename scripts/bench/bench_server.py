@@ -4,7 +4,8 @@ Usage: ``python scripts/bench/bench_server.py --model MODEL [--adapter-path FOLD
 [-n 200] [--clients 1 4 8 16] [--turns 4] [--max-tokens 128] [--out results/server.jsonl]``. Both servers run at once,
 have the same model and the same BLAS, and are started anew for each number of clients, so that neither knows the chats;
 while one is asked the other waits. The chats are sent in so many turns, ours first in one and theirs in the next. Every
-answer is held against mlx-lm's own to that chat alone, made here before, by its text and its number of tokens.
+answer is held against mlx-lm's own to that chat alone, made here before, by its text and its number of tokens; then our
+server is asked all of it once more, untimed, for the tokens' ids.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,14 @@ import httpx
 from recording import origin, tell
 
 WARMING = 8  # chats at least that warm a server up
+# with daari_mlx's BLAS, where there is one: what is compared is not how fast matrices are multiplied; and with room for
+# clients that connect at once: of Python's five places too few are there for eight, and connections wait or are reset
+THEIRS = """
+import daari_mlx, socketserver
+socketserver.TCPServer.request_queue_size = 128
+from mlx_lm.server import main
+main()
+"""
 
 
 def main() -> None:
@@ -53,7 +63,7 @@ def main() -> None:
 
 
 def measure(
-    ours: Served, theirs: Served, chats: list[Any], plain: list[tuple[str, int]], clients: int, args: Any
+    ours: Served, theirs: Served, chats: list[Any], plain: list[tuple[str, list[int]]], clients: int, args: Any
 ) -> dict[str, Any]:
     """One record: the chats in some turns, each asked of both servers."""
     found: dict[str, list[dict[str, Any]]] = {"daari": [], "mlx_lm": []}
@@ -65,9 +75,12 @@ def measure(
             found[server.name] += answers
             seconds[server.name].append(took)
     differ = {
-        name: sum((one["text"], one["tokens"]) != known for one, known in zip(answers, plain, strict=True))
+        name: sum(
+            (one["text"], one["tokens"]) != (text, len(ids)) for one, (text, ids) in zip(answers, plain, strict=True)
+        )
         for name, answers in found.items()
     }
+    again = asyncio.run(told_ids(ours, chats, clients, args.max_tokens))
     return {
         "measured": "server",
         "model": args.model,
@@ -78,6 +91,7 @@ def measure(
         "clients": clients,
         "chats": len(chats),
         "answers_that_differ_from_plain": differ,
+        "ids_that_differ_from_plain": sum(one != ids for one, (_, ids) in zip(again, plain, strict=True)),
         "speed": sum(seconds["mlx_lm"]) / sum(seconds["daari"]),
         "speed_of_turns": [their / our for our, their in zip(*seconds.values(), strict=True)],
         **{name: figures(found[name], sum(seconds[name])) for name in found},
@@ -99,8 +113,8 @@ def figures(found: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     }
 
 
-def plain_answers(args: Any, chats: list[Any]) -> list[tuple[str, int]]:
-    """Text and number of tokens of mlx-lm's own answer to each chat, the end token counted."""
+def plain_answers(args: Any, chats: list[Any]) -> list[tuple[str, list[int]]]:
+    """Text and ids of mlx-lm's own answer to each chat, the end token with them."""
     from daari_mlx.teacher.load import load_teacher  # isort: skip  before mlx_lm: it chooses the BLAS
     from mlx_lm import stream_generate
 
@@ -112,26 +126,42 @@ def plain_answers(args: Any, chats: list[Any]) -> list[tuple[str, int]]:
         said = list(
             stream_generate(teacher.model, teacher.tokenizer, template.prompt_ids(chat), max_tokens=args.max_tokens)
         )
-        found.append(("".join(one.text for one in said), said[-1].generation_tokens))
+        found.append(("".join(one.text for one in said), [one.token for one in said]))
     return found
 
 
 async def ask(server: Served, chats: list[Any], clients: int, max_tokens: int) -> tuple[list[dict[str, Any]], float]:
     """The answers to all chats, in their order, by clients that each have one request under way; and the seconds."""
-    left = list(enumerate(chats))[::-1]
-    found: dict[int, dict[str, Any]] = {}
+    async with httpx.AsyncClient(base_url=server.url, timeout=600, verify=False) as http:
+        await http.get("/health")  # the clients exist, and are connected, before time is taken
+        start = time.perf_counter()
+        answers = await each(chats, clients, lambda messages: one_chat(http, messages, max_tokens))
+        return answers, time.perf_counter() - start
+
+
+async def told_ids(server: Served, chats: list[Any], clients: int, max_tokens: int) -> list[list[int]]:
+    """The ids of our server's answers, which it tells with their log-probabilities."""
+
+    async def one(messages: Any) -> list[int]:
+        body = {"messages": messages, "max_tokens": max_tokens, "temperature": 0.0, "logprobs": True}
+        answer = (await http.post("/v1/chat/completions", json=body)).raise_for_status().json()
+        return [token["id"] for token in answer["choices"][0]["logprobs"]["content"]]
+
+    async with httpx.AsyncClient(base_url=server.url, timeout=600, verify=False) as http:
+        return await each(chats, clients, one)
+
+
+async def each(chats: list[Any], clients: int, one: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+    """What ``one`` gives for each chat, in their order, so many at a time."""
+    left, found = list(enumerate(chats))[::-1], dict[int, Any]()
 
     async def client() -> None:
         while left:
             number, messages = left.pop()
-            found[number] = await one_chat(http, messages, max_tokens)
+            found[number] = await one(messages)
 
-    async with httpx.AsyncClient(base_url=server.url, timeout=600, verify=False) as http:
-        await http.get("/health")
-        start = time.perf_counter()
-        await asyncio.gather(*(client() for _ in range(clients)))
-        took = time.perf_counter() - start
-    return [found[number] for number in range(len(chats))], took
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return [found[number] for number in range(len(chats))]
 
 
 async def one_chat(http: httpx.AsyncClient, messages: Any, max_tokens: int) -> dict[str, Any]:
@@ -168,8 +198,7 @@ class Served:
         self.name = name
         run = {
             "daari": ["-c", "from daari_mlx.cli.start import main; main()", "server", "--log-level", "WARNING"],
-            # with daari_mlx's BLAS, where there is one: what is compared is not how fast matrices are multiplied
-            "mlx_lm": ["-c", "import daari_mlx; from mlx_lm.server import main; main()", "--log-level", "WARNING"],
+            "mlx_lm": ["-c", THEIRS, "--log-level", "WARNING"],
         }
         port = str(free_port())
         self._process = subprocess.Popen(
