@@ -74,6 +74,16 @@ def whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
         raise
 
 
+def put_back(path: Path) -> None:
+    """Where a killed process had moved a folder aside and not yet put another one in its place, move it back.
+
+    Only for who alone writes there: another one may be about to.
+    """
+    old = path.with_name(path.name + OLD)
+    if what_is(path) is None and what_is(old) == FOLDER:
+        old.rename(path)
+
+
 def free_bytes(path: Path) -> int:
     """Room on the disk that ``path`` is or will be on."""
     there = path.absolute()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daari_mlx.compile.budget import MAX_BYTES, few_prompts
+from daari_mlx.compile.budget import MAX_BYTES, OVERHEAD, PLACE_BYTES, WORD_BYTES, few_prompts
 from daari_mlx.compile.build import build, count_graph
 from daari_mlx.compile.calibrate import MIN_SEQUENCES, calibrate, fit, try_sources
 from daari_mlx.compile.cluster import FEW_NODES, auto_nodes, cluster_states, fit_sample
@@ -22,6 +22,7 @@ from daari_mlx.graph.source import NAMES
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.progress import bar
 from daari_mlx.ground.types import FloatArray, IntArray
+from daari_mlx.learn.fading import faded
 from daari_mlx.learn.heard import Heard
 from daari_mlx.learn.memory import corpus_of, reduced_states
 from daari_mlx.text.identity import prompt_hash
@@ -32,6 +33,7 @@ STEPS = 8  # times that few centroids move to the mean of their states
 SAMPLED = 1 << 16  # states that a compiled graph's new nodes are looked for among
 ENOUGH = 80  # answers from which on some of them tell how far sources can be trusted
 RECENT, TRIED = 400, 60  # which of them: so many of the newest
+SPARE = 8  # one in so many of a graph's bytes is left to answers that its tables do not know yet
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def fold(
     seed: int = 0,
     max_bytes: int = MAX_BYTES,
     held_out: bool = False,
+    heard: int | None = None,
 ) -> Folded:
     """The graph of some answers.
 
@@ -88,10 +91,11 @@ def fold(
         seed: of nodes and of what is held out.
         max_bytes: that the graph may have.
         held_out: whether to tell what was promised on answers held out.
+        heard: how many answers were heard since ``base`` was made, those that faded included; None for these.
     """
     newest = list(reversed(answers))  # of many, the first ones are those that exemplars and calibration are taken from
     if base.size > 1 or len(base.edge_token):
-        return Folded(_added(newest, base, seed, max_bytes))
+        return Folded(_added(newest, base, seed, max_bytes, heard or len(answers)))
     projection = fit_directions(newest) if projection is None else projection
     newest = [one.through(projection) for one in newest]
     nodes = Nodes(projection, _place(reduced_states(newest), seed))
@@ -110,15 +114,16 @@ def fold(
     return Folded(replace(graph, teacher=base.teacher, prompts=_prompts(answers, base, max_bytes)), outlook)
 
 
-def _added(newest: Sequence[Heard], base: Graph, seed: int, max_bytes: int) -> Graph:
+def _added(newest: Sequence[Heard], base: Graph, seed: int, max_bytes: int, heard: int) -> Graph:
     """A compiled graph with the tables of some answers added; how far it is trusted is soon what they say."""
     newest = [one.through(base.nodes.projection) for one in newest]
     states = reduced_states(newest)
     nodes = grow(base.nodes, _some(states, SAMPLED, seed), len(states), seed)
+    corpus = corpus_of(newest, nodes)
     made = add_corpus(
-        base,
+        faded(base, corpus, heard),
         nodes,
-        corpus_of(newest, nodes),
+        corpus,
         seed=seed,
         max_bytes=max_bytes,
         calibrator=calibrate_quickly,
@@ -167,6 +172,24 @@ def _some(states: FloatArray, most: int, seed: int) -> FloatArray:
     if len(states) <= most:
         return states
     return states[np.sort(np.random.default_rng(seed).choice(len(states), most, replace=False))]
+
+
+def room_for_newest(max_bytes: int) -> int:
+    """Of a graph's bytes, what its tables leave to answers that they do not know yet."""
+    return max(0, max_bytes - OVERHEAD) // SPARE
+
+
+def those_that_fit(answers: Sequence[Heard], dimensions: int, room: int) -> Sequence[Heard]:
+    """The newest of some answers, as many as so many bytes of a graph hold.
+
+    Args:
+        answers: oldest first.
+        dimensions: of a graph's reduced states.
+        room: see :func:`room_for_newest`.
+    """
+    taken = [len(one.states) * (dimensions + PLACE_BYTES + WORD_BYTES) + WORD_BYTES for one in reversed(answers)]
+    fit = int(np.searchsorted(np.cumsum(taken), room, side="right"))
+    return answers[len(answers) - fit :]
 
 
 def with_newest(graph: Graph, answers: Sequence[Heard]) -> Graph:

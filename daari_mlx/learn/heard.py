@@ -14,6 +14,7 @@ from daari_mlx.graph.nodes import Projection, scale_states
 from daari_mlx.ground.types import FloatArray, IntArray
 
 _HEAD = struct.Struct("<dIIIIB")  # time, prompt, answer, states, width, reduced
+FRAME = 9  # bytes by which a log marks a record
 BEFORE = 4096  # tokens of a prompt, from its end, that are kept: sources look no farther back
 
 
@@ -55,7 +56,7 @@ class Heard:
     @property
     def nbytes(self) -> int:
         """What it takes, in memory or in a log."""
-        return self.prompt.nbytes + self.answer.nbytes + self.states.nbytes + _HEAD.size
+        return self.prompt.nbytes + self.answer.nbytes + self.states.nbytes + _HEAD.size + FRAME
 
     def through(self, projection: Projection) -> Heard:
         """The same with reduced states."""

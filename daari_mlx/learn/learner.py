@@ -8,28 +8,39 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
+
+import numpy as np
 
 from daari_mlx.compile.budget import MAX_BYTES
 from daari_mlx.compile.calibrate import MIN_SEQUENCES
 from daari_mlx.compile.compiler import held_out_stats, peak_mb, summary
+from daari_mlx.draft.drafter import Context, GraphDrafter
 from daari_mlx.graph.codepoints import BREAK_CHARACTER, as_text
 from daari_mlx.graph.graph import Graph
-from daari_mlx.graph.nodes import Projection
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.progress import quiet
-from daari_mlx.learn.fold import FEWEST, Folded, fold, nothing_known, with_newest
+from daari_mlx.learn.fading import lasting
+from daari_mlx.learn.fold import (
+    FEWEST,
+    Folded,
+    fold,
+    nothing_known,
+    room_for_newest,
+    those_that_fit,
+    with_newest,
+)
 from daari_mlx.learn.heard import Heard, heard
 from daari_mlx.learn.memory import Memory
 from daari_mlx.learn.prior import prior
+from daari_mlx.learn.remembered import Remembered
 from daari_mlx.learn.store import Store
 
 GROWTH = 0.5  # of the answers that tables were counted of, how many more there are before they are counted anew
 COPIED = 2048  # tokens of the newest answers that are copied from while there is no graph
-RAW_ROWS, RAW_BYTES = 8192, 32 << 20  # states, and their bytes, that directions are fitted on; then those stay
 MEMORY_BYTES = 64 << 20  # of all answers that are remembered
 SHARE, ALLOWANCE = 0.02, 2.0  # of the time, and seconds besides, that counting may take
 
@@ -55,14 +66,15 @@ class Learner:
     Args:
         graph: what is known before: a compiled graph of this teacher, or :func:`nothing_known`.
         max_bytes: the most bytes that its graph may have.
-        memory_bytes: the most bytes that remembered answers may take; the oldest go first.
+        memory_bytes: the most bytes that remembered answers may take; what no longer comes true goes first, then the
+            oldest.
         beside: make tables in a thread of its own, not in the one that tells of an answer.
         clock: gives seconds; making tables may take a small share of them.
         store: where it is kept, which the learner then owns; None keeps it until the process ends.
 
     Attributes:
         snapshot: what is known now.
-        trouble: why the newest answers could not be kept in the store, or None.
+        trouble: why the newest answers could not be kept or counted, or None.
     """
 
     def __init__(
@@ -76,25 +88,31 @@ class Learner:
         store: Store | None = None,
     ) -> None:
         self.base, self.layer = graph, graph.layer
-        self.trouble: str | None = None
         self._store = store
-        self._log = None if store is None else store.open({"teacher": graph.teacher, "layer": graph.layer})
-        self.memory = Memory(memory_bytes, self._log.answers if self._log is not None else ())
-        self._max_bytes, self._beside, self._clock, self._start = max_bytes, beside, clock, clock()
+        log = None if store is None else store.open({"teacher": graph.teacher, "layer": graph.layer})
         known = graph.size > 1 or len(graph.edge_token) > 0
-        self._projection: Projection | None = graph.nodes.projection if known else None
+        self._kept = Remembered(memory_bytes, graph.hidden_size, graph.nodes.projection if known else None, log)
+        self._trouble: str | None = None
+        self._max_bytes, self._beside, self._clock, self._start = max_bytes, beside, clock, clock()
         self._folded: Graph | None = graph if known else None
         self._counted = 0  # answers that its tables were counted of
-        self._fresh: list[Heard] = []  # answers that they do not know
         self._due = threading.Event()
         self._spent = 0.0
-        self._mutex = threading.Lock()  # of what is remembered
-        self._working = threading.Lock()
+        self._working = threading.RLock()
         self._thread: threading.Thread | None = None
-        self._forgotten = 0  # answers that are gone from memory, and from the log
         self.snapshot = Snapshot(graph)
         if store is not None:
             self._go_on(store)
+
+    @property
+    def memory(self) -> Memory:
+        """The answers that are remembered."""
+        return self._kept.memory
+
+    @property
+    def trouble(self) -> str | None:
+        """See :class:`Learner`."""
+        return self._trouble or self._kept.trouble
 
     @classmethod
     def of_nothing(
@@ -106,15 +124,16 @@ class Learner:
 
     def _go_on(self, store: Store) -> None:
         """Begin with what the store holds."""
-        assert self._log is not None
-        if self._projection is None:
-            self._projection = self._log.projection
+        answers, until = self._kept.known().answers, store.until()
+        space = self._kept.projection
         if store.graph is not None:
-            self._folded = store.graph
-        until = store.until()
-        self._fresh = [one for one in self.memory.answers if one.at > until]
-        self._counted = len(self.memory) - len(self._fresh)
-        self._show(self._fresh)
+            if space is None or np.array_equal(space.basis, store.graph.nodes.projection.basis):
+                self._folded = store.graph
+            else:  # killed after states were reduced, before the graph that they belong to was kept
+                until = 0.0
+        self._kept.fresh = sum(1 for _ in takewhile(lambda one: one.at > until, reversed(answers)))
+        self._counted = len(answers) - self._kept.fresh
+        self._show()
 
     def hear(self, prompt: Sequence[int], answer: Sequence[int], states: Sequence[Any]) -> None:
         """Learn from a finished answer.
@@ -128,14 +147,7 @@ class Learner:
         one = heard(prompt, answer, states, time.time())
         if one is None:
             return
-        with self._mutex:
-            if self._projection is not None:
-                one = one.through(self._projection)
-            self.memory.add(one)
-            self._fresh.append(one)
-            if self._log is not None:
-                with self._keeping():
-                    self._log.append(one)
+        self._kept.hear(one)
         if not self._beside:
             self._work()
             return
@@ -152,17 +164,10 @@ class Learner:
     def close(self) -> None:
         """Count what was heard, and let go of the store."""
         self.wait()
-        store, self._store, self._log = self._store, None, None
+        store, self._store = self._store, None
         if store is not None:
+            self._kept.close()
             store.close()
-
-    @contextmanager
-    def _keeping(self) -> Iterator[None]:
-        """What cannot be kept is told, and learning goes on without."""
-        try:
-            yield
-        except (OSError, DaariError) as error:
-            self.trouble = str(error)
 
     def _work(self) -> None:
         """Take in what was heard, until there is nothing new."""
@@ -175,25 +180,30 @@ class Learner:
                 except Exception as error:  # what is known stays as it is; nobody waits for this thread
                     if not self._beside:
                         raise
-                    self.trouble = f"counting what was heard failed: {error!r}"
+                    self._trouble = f"counting what was heard failed: {error!r}"
                 self._spent += time.thread_time() - start
                 if not self._due.is_set():
                     return
 
     def _take_in(self) -> None:
-        with self._mutex:
-            fresh, count = list(self._fresh), len(self.memory)
-        if self._is_due(len(fresh), count):
-            self.fold()
-        else:
-            self._show(fresh)
+        self._kept.tidy()
+        if not self._is_due(self._kept.fresh, len(self.memory)):
+            self._show()
+            return
+        stats = self._count()
+        try:
+            self._save(stats)
+        except (OSError, DaariError) as error:  # it is made anew of the log next time
+            self._trouble = str(error)
 
-    def _show(self, fresh: Sequence[Heard]) -> None:
+    def _show(self) -> None:
         """What is known now: the tables, and answers that they do not know."""
-        if self._folded is None:
+        fresh, graph = self._kept.newest(), self._folded
+        if graph is None:
             self.snapshot = Snapshot(self.base, newest_text(fresh))
-        else:
-            self.snapshot = Snapshot(with_newest(self._folded, fresh))
+            return
+        fit = those_that_fit(fresh, graph.nodes.centroids.shape[1], room_for_newest(self._max_bytes))
+        self.snapshot = Snapshot(looked_up(with_newest(graph, fit)))
 
     def _is_due(self, fresh: int, count: int) -> bool:
         if count < FEWEST or self._spent > SHARE * (self._clock() - self._start) + ALLOWANCE:
@@ -208,47 +218,47 @@ class Learner:
             held_out: tell what was promised on answers that were held out, too.
 
         Raises:
-            DaariError: fewer than ``FEWEST`` answers are remembered.
+            DaariError: fewer than ``FEWEST`` answers are remembered; the graph could not be written.
         """
-        with self._mutex:
-            answers, fresh = list(self.memory.answers), len(self._fresh)
-        if len(answers) < FEWEST:
-            raise DaariError(f"{len(answers)} answers are too few to make a graph of: {FEWEST} are needed.")
-        start = time.perf_counter()
-        made = fold(answers, self.base, self._projection, max_bytes=self._max_bytes, held_out=held_out)
-        stats = self._stats(made, answers, time.perf_counter() - start)
-        with self._mutex:
-            self._folded, self._counted = made.graph, len(answers)
-            del self._fresh[:fresh]
-            self._settle(made.graph.nodes.projection)
-            left = list(self._fresh)
-        if self._store is not None:
-            with self._keeping():
-                self._store.save(made.graph, stats)
-        self._show(left)
-        return stats
+        with self._working:
+            stats = self._count(held_out=held_out)
+            self._save(stats)
+            return stats
 
-    def _settle(self, projection: Projection) -> None:
-        """Once there are many states, keep them reduced by the directions that they have now."""
-        rows = sum(len(one.states) for one in self.memory.answers)
-        settled = self._projection is None and (rows >= RAW_ROWS or self.memory.nbytes >= RAW_BYTES)
-        if settled:
-            self._projection = projection
-            self.memory.reduce(projection)
-            self._fresh = [one.through(projection) for one in self._fresh]
-        if self._log is not None and (settled or self.memory.forgotten != self._forgotten):
-            self._forgotten = self.memory.forgotten
-            with self._keeping():
-                self._log.rewrite(self.memory.answers, self._projection)
+    def _count(self, held_out: bool = False) -> dict[str, Any]:
+        known = self._kept.known()
+        if len(known.answers) < FEWEST:
+            raise DaariError(f"{len(known.answers)} answers are too few to make a graph of: {FEWEST} are needed.")
+        start, spare = time.perf_counter(), room_for_newest(self._max_bytes)
+        counted = lasting(known.answers)
+        made = fold(
+            counted,
+            self.base,
+            self._kept.projection,
+            max_bytes=self._max_bytes - spare,
+            held_out=held_out,
+            heard=len(known.answers),
+        )
+        self._folded, self._counted = made.graph, len(known.answers)
+        self._kept.counted(known.heard)
+        self._kept.settle(made.graph.nodes.projection)
+        self._show()
+        return self._stats(made, counted, len(known.answers), time.perf_counter() - start)
 
-    def _stats(self, made: Folded, answers: Sequence[Heard], seconds: float) -> dict[str, Any]:
+    def _save(self, stats: dict[str, Any]) -> None:
+        if self._store is not None and self._folded is not None:
+            self._store.save(self._folded, stats)
+
+    def _stats(self, made: Folded, answers: Sequence[Heard], heard: int, seconds: float) -> dict[str, Any]:
+        """What is told of a graph of some of the answers that were heard."""
         graph = made.graph
         return {
             **summary(graph, sum(len(one.answer) for one in answers)),
             "states": sum(len(one.states) for one in answers),
             "sequences": len(graph.prompts),
             "learnt": {
-                "answers": len(answers),
+                "answers": heard,
+                "faded": heard - len(answers),
                 "since": answers[0].at,
                 "until": answers[-1].at,
                 "forgotten": self.memory.forgotten,
@@ -268,6 +278,14 @@ class Learner:
             },
             **held_out_stats(made.outlook),
         }
+
+
+def looked_up(graph: Graph) -> Graph:
+    """The same graph with all that a first draft makes of its arrays: no answer waits for that."""
+    begin = [int(graph.text[graph.exemplars.place[0]])] if len(graph.exemplars) else [0]
+    state = np.zeros(graph.hidden_size, np.float32)
+    GraphDrafter(graph, num_draft_tokens=1).draft(Context(begin, state), 1)
+    return graph
 
 
 def newest_text(answers: Sequence[Heard]) -> str:

@@ -1,6 +1,7 @@
 """The log of answers: a file that is only appended to, whose torn end is cut off, and that is replaced whole.
 
-A record is its length and CRC-32, as little-endian uint32, then a letter and the record itself.
+A record is its length and CRC-32, as little-endian uint32, then a letter and the record itself. A damaged one behind
+which a whole one stands is passed over.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,12 @@ class Log:
         about: whose answers: a teacher's fingerprint and the layer of the states. The file's own counts where it has
             one.
 
+    Attributes:
+        answers: those that were found in the file, until :meth:`take`.
+        projection: that reduced states of it went through; None where there is none.
+        head: bytes of the file before its answers.
+        trouble: what of it could not be read, or None.
+
     Raises:
         DaariError: what stands at ``path`` is no such log, or of another version.
     """
@@ -43,6 +51,8 @@ class Log:
         self.path, self.about = path, about
         self.answers: list[Heard] = []
         self.projection: Projection | None = None
+        self.head = 0
+        self.trouble: str | None = None
         if what_is(path) is None:
             self.rewrite([], None)
             return
@@ -51,6 +61,11 @@ class Log:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         os.ftruncate(self._file, end)  # what a killed process left half-written
 
+    def take(self) -> list[Heard]:
+        """The answers that were found, which the log then no longer holds in memory."""
+        found, self.answers = self.answers, []
+        return found
+
     def append(self, one: Heard) -> None:
         """Add an answer; whole on the file when this returns.
 
@@ -58,23 +73,46 @@ class Log:
             OSError: it could not be written; the file is as it was.
         """
         data = _framed(ANSWER + one.to_bytes())
-        size = os.fstat(self._file).st_size
-        if os.write(self._file, data) != len(data):
+        size = self.nbytes
+        try:
+            written = os.write(self._file, data)
+        except OSError as error:
+            os.ftruncate(self._file, size)
+            raise OSError(error.errno, f"{self.path} could not be written to: {error.strerror}") from error
+        if written != len(data):
             os.ftruncate(self._file, size)
             raise OSError(f"{self.path} could not be written to its end")
 
-    def rewrite(self, answers: Iterable[Heard], projection: Projection | None) -> None:
-        """Hold these answers alone, whole or not at all."""
+    def rewrite(
+        self,
+        answers: Iterable[Heard],
+        projection: Projection | None,
+        ending: Callable[[], AbstractContextManager[Iterable[Heard]]] = lambda: nullcontext(()),
+    ) -> None:
+        """Hold these answers alone, whole or not at all.
+
+        Args:
+            answers: which; written, and on the disk, before ``ending`` is asked.
+            projection: that their states went through.
+            ending: gives the last ones; its block ends once the file has taken its place.
+
+        Raises:
+            OSError, DaariError: it could not be written; the file is as it was, and the block is left by that error.
+        """
         records = [ABOUT + json.dumps({"version": VERSION, **self.about}).encode()]
         if projection is not None:
             records.append(PROJECTION + _packed(projection))
-        with whole(self.path) as beside, open(beside, "wb", opener=_private) as file:
-            for record in records:
-                file.write(_framed(record))
-            for one in answers:
-                file.write(_framed(ANSWER + one.to_bytes()))
-        self.close()
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        head = b"".join(map(_framed, records))
+        with ExitStack() as held:
+            with whole(self.path) as beside, open(beside, "wb", opener=_private) as file:
+                file.write(head)
+                file.writelines(_framed(ANSWER + one.to_bytes()) for one in answers)
+                file.flush()
+                os.fsync(file.fileno())
+                file.writelines(_framed(ANSWER + one.to_bytes()) for one in held.enter_context(ending()))
+            self.close()
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            self.head, self.projection = len(head), projection
 
     @property
     def nbytes(self) -> int:
@@ -89,18 +127,27 @@ class Log:
 
     def _read(self, data: bytes) -> int:
         """Take in all whole records; where they end."""
-        end = 0
+        end = damaged = 0
         for record, behind in _records(data):
             kind, body = record[:1], record[1:]
-            if end == 0:
-                self._read_about(kind, body)
-            elif kind == PROJECTION:
-                self.projection = _unpacked(body)
-            elif kind == ANSWER:
-                self.answers.append(Heard.of_bytes(body))
+            try:
+                if end == 0:
+                    self._read_about(kind, body)
+                elif kind == PROJECTION:
+                    self.projection = _unpacked(body)
+                elif kind == ANSWER:
+                    self.answers.append(Heard.of_bytes(body))
+                else:
+                    damaged += 1
+            except (ValueError, struct.error):
+                damaged += 1
+            if kind in (ABOUT, PROJECTION):
+                self.head = behind
             end = behind
         if end == 0:
             raise DaariError(f"{self.path} is no log of learnt answers: remove it, or name another path to learn in.")
+        if damaged:
+            self.trouble = f"{damaged} records of {self.path} are damaged and were passed over."
         return end
 
     def _read_about(self, kind: bytes, body: bytes) -> None:
@@ -138,12 +185,25 @@ def _framed(record: bytes) -> bytes:
 
 
 def _records(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Whole records, and where each ends; up to the first that is torn."""
+    """Records, and where each ends, up to the end that is torn; one that is damaged is empty."""
     place = 0
-    while place + _FRAME.size <= len(data):
-        length, check = _FRAME.unpack_from(data, place)
-        begin, end = place + _FRAME.size, place + _FRAME.size + length
-        if not 0 < length <= MAX_RECORD or end > len(data) or zlib.crc32(data[begin:end]) != check:
+    while (end := _end(data, place)) is not None:
+        whole_one = _is_whole(data, place, end)
+        if not whole_one and ((after := _end(data, end)) is None or not _is_whole(data, end, after)):
             return
-        yield data[begin:end], end
+        yield data[place + _FRAME.size : end] if whole_one else b"", end
         place = end
+
+
+def _end(data: bytes, place: int) -> int | None:
+    """Where the record at a place says that it ends; None where that is nowhere in the data."""
+    if place + _FRAME.size > len(data):
+        return None
+    length, _ = _FRAME.unpack_from(data, place)
+    end: int = place + _FRAME.size + length
+    return end if 0 < length <= MAX_RECORD and end <= len(data) else None
+
+
+def _is_whole(data: bytes, place: int, end: int) -> bool:
+    _, check = _FRAME.unpack_from(data, place)
+    return zlib.crc32(memoryview(data)[place + _FRAME.size : end]) == check

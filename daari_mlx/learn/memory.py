@@ -9,50 +9,62 @@ import numpy as np
 
 from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import Coarse
-from daari_mlx.graph.nodes import Nodes, Projection
+from daari_mlx.graph.nodes import Nodes
 from daari_mlx.ground.types import FloatArray
 from daari_mlx.learn.heard import Heard
 
-LEFT = 0.8  # of the bytes, what is left once they are exceeded: then nothing goes for a while
+CROWDED, LEFT = 0.9, 0.8  # of the bytes: from where on answers go that are used least, and what is left of them then
 
 
 class Memory:
     """Answers, oldest first.
 
     Args:
-        max_bytes: that they may take together; the oldest go.
+        max_bytes: that they may take together. The oldest go at once where they take more; before that, whoever has
+            time lets those go that are used least, see :meth:`surplus`.
         answers: those that are known from before.
+
+    Attributes:
+        heard, forgotten: how many were added since, and how many are gone.
     """
 
     def __init__(self, max_bytes: int, answers: Iterable[Heard] = ()) -> None:
         self.max_bytes = max_bytes
         self.answers: deque[Heard] = deque(answers)
         self.nbytes = sum(one.nbytes for one in self.answers)
-        self.forgotten = self._forget()
+        self.heard = self.forgotten = 0
+        self._forget()
 
     def __len__(self) -> int:
         return len(self.answers)
+
+    @property
+    def surplus(self) -> int:
+        """Bytes that should go, least used first; 0 where there is room."""
+        return int(self.nbytes - LEFT * self.max_bytes) if self.nbytes > CROWDED * self.max_bytes else 0
 
     def add(self, one: Heard) -> bool:
         """Remember an answer; whether others were forgotten for it."""
         self.answers.append(one)
         self.nbytes += one.nbytes
-        gone = self._forget()
-        self.forgotten += gone
-        return gone > 0
+        self.heard += 1
+        return self._forget()
 
-    def _forget(self) -> int:
-        gone = 0
-        if self.nbytes > self.max_bytes:
-            while self.answers and self.nbytes > LEFT * self.max_bytes:
-                self.nbytes -= self.answers.popleft().nbytes
-                gone += 1
-        return gone
+    def _forget(self) -> bool:
+        if self.nbytes <= self.max_bytes:
+            return False
+        while self.answers and self.nbytes > LEFT * self.max_bytes:
+            self.nbytes -= self.answers.popleft().nbytes
+            self.forgotten += 1
+        return True
 
-    def reduce(self, projection: Projection) -> None:
-        """Keep reduced states from here on."""
-        self.answers = deque(one.through(projection) for one in self.answers)
+    def hold(self, answers: Iterable[Heard]) -> None:
+        """Hold these in place of those that are remembered: some of the same, or the same with reduced states."""
+        before = len(self.answers)
+        self.answers = deque(answers)
+        self.forgotten += before - len(self.answers)
         self.nbytes = sum(one.nbytes for one in self.answers)
+        self._forget()
 
 
 def corpus_of(answers: Sequence[Heard], nodes: Nodes) -> Corpus:

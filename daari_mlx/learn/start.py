@@ -53,6 +53,8 @@ def learner_for(
             store.begin_with(base)
         if store.base is not None:
             base = attach(store.base, model, tokenizer)
+        if store.graph is not None:
+            attach(store.graph, model, tokenizer)
         if store.about is not None:
             _check_log(store, model, tokenizer)
         return Learner(base or _nothing(model, tokenizer, about), store=store, **options)

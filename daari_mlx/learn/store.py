@@ -15,7 +15,7 @@ from typing import Any
 from daari_mlx.graph.artifact import check_target, load_folder, read_stats, save_graph
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.files import whole
+from daari_mlx.ground.files import put_back, whole
 from daari_mlx.ground.lock import Lock
 from daari_mlx.learn.log import Log
 
@@ -49,16 +49,22 @@ class Store:
         self._lock = Lock(self.folder / LOCK, os.urandom(8).hex(), busy=BUSY)
         self._log: Log | None = None
         try:
+            put_back(self.path)
+            put_back(self.folder / BASE)
             self.graph = load_folder(self.path) if self.path.exists() else None
-            if self.graph is not None and "learnt" not in read_stats(self.path):  # compiled, and not folded since
+            if (self.folder / LOG).exists():
+                self._log = Log(self.folder / LOG, {})
+            if self.graph is not None and self._is_not_of_the_log():
                 with whole(self.folder / BASE) as beside:
                     shutil.copytree(self.path, beside)
             self.base = load_folder(self.folder / BASE) if (self.folder / BASE).exists() else None
-            if (self.folder / LOG).exists():
-                self._log = Log(self.folder / LOG, {})
         except BaseException:
-            self._lock.release()
+            self.close()
             raise
+
+    def _is_not_of_the_log(self) -> bool:
+        """Whether the graph at the path holds what no log does: it was compiled, or learnt elsewhere."""
+        return self._log is None or "learnt" not in read_stats(self.path)
 
     def begin_with(self, graph: Graph) -> None:
         """Take a compiled graph as what learning begins with.

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+from test_learning_kept import answer as made_up
 from typer.testing import CliRunner
 
 from daari_mlx.cli.main import app
 from daari_mlx.cli.words import with_values
+from daari_mlx.graph.artifact import ARRAYS
+from daari_mlx.learn.log import Log
+from daari_mlx.learn.store import LOG, learnt_folder
 
 
 def run(*args: object) -> Any:
@@ -35,6 +42,53 @@ def test_what_is_learnt_in_a_folder_is_drafted_folded_and_told(tiny_teacher_path
     assert "learnt from" in run("learn", path).stdout
     told = json.loads(run("inspect", path, "--json").stdout)
     assert told["learnt"]["answers"] == 5
+
+
+def pending(path: Path) -> Path:
+    """A path whose log was never folded: who learnt there was killed."""
+    learnt_folder(path).mkdir()
+    log = Log(learnt_folder(path) / LOG, {"teacher": {"vocab_size": 60}, "layer": "final"})
+    for seed in range(10):
+        log.append(made_up(seed))
+    log.close()
+    with (learnt_folder(path) / LOG).open("ab") as file:
+        file.write(b"torn")
+    return path
+
+
+def test_a_log_that_waits_is_folded_and_the_same_log_gives_the_same_graph(tmp_path: Path) -> None:
+    path = pending(tmp_path / "my.graph")
+    assert json.loads(run("learn", path, "--json").stdout)["learnt"]["answers"] == 10
+    first = (path / ARRAYS).read_bytes()
+    run("learn", path)
+    assert (path / ARRAYS).read_bytes() == first
+    run("learn", path, "--max-bytes", 120_000)
+    assert sum(file.stat().st_size for file in path.iterdir()) <= 120_000
+
+
+def test_a_fold_that_cannot_be_written_fails_and_leaves_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pending(tmp_path / "my.graph")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        found = CliRunner().invoke(app, ["learn", str(path)])
+    assert found.exit_code == 1 and "disk is full" in found.output and not path.exists()
+    run("learn", path)
+
+
+def test_too_few_answers_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "my.graph"
+    learnt_folder(path).mkdir()
+    log = Log(learnt_folder(path) / LOG, {"teacher": {"vocab_size": 60}, "layer": "final"})
+    log.append(made_up(0))
+    log.close()
+    found = CliRunner().invoke(app, ["learn", str(path)])
+    assert found.exit_code == 1 and "too few" in found.output
 
 
 def test_without_a_folder_nothing_is_kept(tiny_teacher_path: Path, tmp_path: Path) -> None:
