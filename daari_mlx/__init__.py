@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from .ground import blas
 
 if TYPE_CHECKING:
-    from .batch.generate import BatchResponse, batch_generate
+    from .batch.generate import batch_generate
+    from .batch.response import BatchResponse
     from .compile.compiler import compile_graph
     from .decode.engine import SpecEngine
     from .decode.generate import generate, stream_generate
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 _HOME = {  # public name -> its module, imported when the name is first used
-    "BatchResponse": "batch.generate",
+    "BatchResponse": "batch.response",
     "GenerationResponse": "decode.responses",
     "Graph": "graph.graph",
     "Learner": "learn.learner",

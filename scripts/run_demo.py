@@ -185,8 +185,8 @@ def benchmark(teacher: Teacher, graph: Graph, corpus: Path, graph_path: Path, ou
 
 def show(record: BenchRecord, out: Path) -> None:
     """The table and ``OUT/acceptance.png``."""
+    from daari_mlx.show.bench_text import bench_text
     from daari_mlx.show.plots import plot_acceptance
-    from daari_mlx.show.report import bench_text
 
     plot_acceptance(record, out / "acceptance.png")
     print(f"\n{LINE}\n{bench_text(record.as_dict())}\n{LINE}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from time import perf_counter
 from typing import Any
@@ -20,7 +20,7 @@ from daari_mlx.batch.alone import Alone
 from daari_mlx.batch.drafters import Drafters
 from daari_mlx.batch.newcomers import Newcomers
 from daari_mlx.batch.prefixes import Prefixes
-from daari_mlx.batch.request import Event, Request, Row
+from daari_mlx.batch.request import Counts, Event, Request, Row
 from daari_mlx.batch.running import Running
 from daari_mlx.cost.batch_cost import BatchCost
 from daari_mlx.decode.answer import Answer
@@ -31,7 +31,6 @@ from daari_mlx.decode.responses import Prefill, Responder
 from daari_mlx.draft.drafter import Drafter
 from daari_mlx.draft.forced import ForceDrafts, grammar_among
 from daari_mlx.ground.accept import Statistics
-from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.types import FloatArray
 from daari_mlx.learn.learner import Learner
 from daari_mlx.learn.scopes import Learners
@@ -43,21 +42,6 @@ from daari_mlx.teacher.rewind import cached_tokens
 from daari_mlx.teacher.tap import Tap, vocabulary_of
 
 STEP = 512  # prompt tokens that are read between two rounds
-
-
-@dataclass(slots=True)
-class Counts:
-    """What an engine did so far.
-
-    Attributes:
-        prompt_seconds: spent reading prompts.
-        rounds: forwards over all rows that emit tokens.
-        round_seconds: spent in rounds, drafting and telling tokens included.
-    """
-
-    prompt_seconds: float = 0.0
-    rounds: int = 0
-    round_seconds: float = 0.0
 
 
 class BatchEngine:
@@ -139,20 +123,10 @@ class BatchEngine:
             DaariError: the prompt is empty, or longer than the teacher can hold; a grammar that cannot follow what the
                 prompt begins.
         """
-        if not request.prompt:
-            raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
-        if not 0 <= request.known < len(request.prompt):
-            raise DaariError(
-                f"known is {request.known}: give 0 to {len(request.prompt) - 1}, so that a token of the prompt is left "
-                "to read."
-            )
-        if request.max_tokens == 0 or request.max_tokens < -1:
-            raise DaariError(f"max_tokens is {request.max_tokens}: give at least 1, or -1 for no limit.")
+        request.check(self._vocabulary)
         if not len(self):  # while answers are under way, the model stays as it is
             self._prefixes.renew()
         request = replace(request, prompt=list(request.prompt))  # nobody else's list
-        if not all(0 <= token < self._vocabulary for token in request.prompt):  # it would fail for all rows
-            raise DaariError(f"The prompt has ids that this teacher lacks: give some in 0…{self._vocabulary - 1}.")
         uid, statistics = next(self._uids), Statistics()
         prefill = Prefill(request.prompt_progress_callback)
         before = request.prompt_cache if not request.known else None

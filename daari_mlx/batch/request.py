@@ -1,4 +1,4 @@
-"""A request for an answer, and the row that it becomes."""
+"""A request for an answer, the row that it becomes, what comes of it, and what an engine counts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from daari_mlx.decode.responses import GenerationResponse, Prefill, Responder
 from daari_mlx.draft.drafter import Drafter
 from daari_mlx.draft.forced import Forcing
 from daari_mlx.ground.accept import Statistics
+from daari_mlx.ground.errors import DaariError
 from daari_mlx.learn.learner import Learner
 from daari_mlx.teacher.judge import Judge, LogitsProcessor, Sampler
 from daari_mlx.teacher.rewind import Cache
@@ -56,6 +57,23 @@ class Request:
     salt: str = ""
     prompt_progress_callback: Callable[[int, int], None] | None = None
     scope: str | None = None
+
+    def check(self, vocabulary: int) -> None:
+        """See that it can be answered by a teacher of this many tokens.
+
+        Raises:
+            DaariError: the prompt is empty or has ids that are none; a number that cannot be.
+        """
+        if not self.prompt:
+            raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
+        if not 0 <= self.known < len(self.prompt):
+            raise DaariError(
+                f"known is {self.known}: give 0 to {len(self.prompt) - 1}, so that a token of the prompt is left to read."
+            )
+        if self.max_tokens == 0 or self.max_tokens < -1:
+            raise DaariError(f"max_tokens is {self.max_tokens}: give at least 1, or -1 for no limit.")
+        if not all(0 <= token < vocabulary for token in self.prompt):  # it would fail for all rows
+            raise DaariError(f"The prompt has ids that this teacher lacks: give some in 0…{vocabulary - 1}.")
 
 
 @dataclass(slots=True, eq=False)
@@ -117,3 +135,18 @@ class Event:
     def ended(self) -> bool:
         """Whether this is the row's last event."""
         return self.error is not None or bool(self.responses and self.responses[-1].finish_reason is not None)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What an engine did so far.
+
+    Attributes:
+        prompt_seconds: spent reading prompts.
+        rounds: forwards over all rows that emit tokens.
+        round_seconds: spent in rounds, drafting and telling tokens included.
+    """
+
+    prompt_seconds: float = 0.0
+    rounds: int = 0
+    round_seconds: float = 0.0

@@ -106,6 +106,7 @@ def bench(
         refuse_unused(ctx, "passes", "goes with --concurrency: leave it out")
     from daari_mlx.cost import machine
     from daari_mlx.measure.bench import run_bench
+    from daari_mlx.show.bench_text import bench_text
     from daari_mlx.text.data import read_prompts
 
     rows_name.check()
@@ -160,7 +161,7 @@ def bench(
         seed=seed,
         command=report.command_line(),
     )
-    _tell(record.as_dict(), report.bench_text, out, as_json)
+    _tell(record.as_dict(), bench_text, out, as_json)
     if not record.ok:
         raise typer.Exit(1)
 

@@ -10,13 +10,15 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm
 
-from daari_mlx.batch.generate import BatchResponse, batch_generate, total
+from daari_mlx.batch.generate import batch_generate
+from daari_mlx.batch.response import BatchResponse, total
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.progress import Told, bar
-from daari_mlx.measure.bench import check_prompts, environment, subject
+from daari_mlx.measure.about import environment, subject
+from daari_mlx.measure.bench import check_prompts
 from daari_mlx.measure.identity import bound_of, compare
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.text.data import Prompt

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import gc
 import importlib
-import os
-import platform
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import mlx.core as mx
 
-from daari_mlx.cost import probe
 from daari_mlx.decode import generate as decode
 from daari_mlx.decode.choose import graph_drafter
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.draft.drafter import Drafter
-from daari_mlx.graph.artifact import attach, versions
+from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
-from daari_mlx.ground import blas
 from daari_mlx.ground.accept import Statistics
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.given import check_draft_length, check_max_tokens, check_whole
 from daari_mlx.ground.progress import Told, bar
+from daari_mlx.measure.about import environment, subject
 from daari_mlx.measure.identity import Verdict, bound_of, compare, stream_plain
 from daari_mlx.measure.records import BenchRecord, Row
-from daari_mlx.teacher.fingerprint import describe
 from daari_mlx.teacher.judge import LogitsProcessor
 from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.quirks import refuses_blocks
@@ -251,51 +245,3 @@ def _row(prompt: Prompt, plain: _Run, ours: _Run, verdict: Verdict, plain_first:
         rounds=tuple(ours.rounds),
         plain_first=plain_first,
     )
-
-
-def environment() -> dict[str, Any]:
-    """Where this runs."""
-    return {
-        "commit": _commit(),
-        "versions": versions(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": probe.chip(),
-        "blas": blas.status().name,
-        "load_average": os.getloadavg()[0],
-    }
-
-
-def subject(teacher: Teacher, graph: Graph | None, drafter: Drafter | None) -> dict[str, Any]:
-    """What is measured."""
-    known = probe.load(teacher.model)
-    return {
-        "teacher": {
-            "source": teacher.source,
-            "adapter_path": teacher.adapter_path,
-            "is": describe(teacher.fingerprint()),
-        },
-        "drafter": None if drafter is None else {"is": type(drafter).__name__, **getattr(drafter, "about", {})},
-        "graph": None
-        if graph is None
-        else {
-            "nodes": graph.size,
-            "edges": len(graph.edge_token),
-            "steps": len(graph.step_key),
-            "layer": graph.layer,
-        },
-        "cost": None if known is None else {"rows": known.cost.rows, "relative": known.cost.relative},
-    }
-
-
-def _commit() -> str | None:
-    """The commit of this source, ``-dirty`` where it was changed; None outside its own repository."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        # it may lie, installed, within a repository that knows nothing of it
-        known = [*git, "ls-files", "--error-unmatch", Path(__file__).name]
-        subprocess.run(known, check=True, capture_output=True)
-        described = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        return subprocess.run(described, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

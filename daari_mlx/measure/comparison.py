@@ -10,8 +10,8 @@ from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.legible import padded, width
 from daari_mlx.ground.progress import bar
+from daari_mlx.measure.about import environment
 from daari_mlx.measure.baselines import DRAFTERS
-from daari_mlx.measure.bench import environment
 from daari_mlx.measure.replay import replay
 from daari_mlx.measure.streams import Streams
 from daari_mlx.teacher.fingerprint import describe, differences

@@ -39,7 +39,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         DaariError: what the user can mend.
     """
-    from daari_mlx.measure.bench import check_prompts, subject
+    from daari_mlx.measure.about import subject
+    from daari_mlx.measure.bench import check_prompts
     from daari_mlx.share.find import load_graph
     from daari_mlx.teacher.load import load_teacher
     from daari_mlx.text.data import read_prompts

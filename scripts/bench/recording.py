@@ -12,8 +12,8 @@ SHORT = ("commit", "python", "platform", "versions")  # enough where nothing is 
 
 
 def origin(*keys: str) -> dict[str, Any]:
-    """The command that runs, and where: all of :func:`daari_mlx.measure.bench.environment`, or only ``keys`` of it."""
-    from daari_mlx.measure.bench import environment
+    """The command that runs, and where: all of :func:`daari_mlx.measure.about.environment`, or only ``keys`` of it."""
+    from daari_mlx.measure.about import environment
 
     where = environment()
     return {"command": shlex.join(["python", *sys.argv]), **{key: where[key] for key in keys or where}}

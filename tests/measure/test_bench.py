@@ -16,7 +16,7 @@ from daari_mlx.compile.extract import ExtractOptions, extract
 from daari_mlx.compile.workdir import Workdir
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.measure import bench, identity
+from daari_mlx.measure import about, bench, identity
 from daari_mlx.measure.bench import run_bench
 from daari_mlx.measure.identity import compare
 from daari_mlx.measure.records import FAILED, IDENTICAL, TIE, BenchRecord, Row, Spread
@@ -249,6 +249,6 @@ def test_a_single_row_is_its_own_spread():
 
 
 def test_the_commit_is_that_of_the_source_or_none(monkeypatch, tmp_path):
-    monkeypatch.setattr(bench, "__file__", str(tmp_path / "bench.py"))
-    Path(bench.__file__).write_text("")
-    assert bench._commit() is None
+    monkeypatch.setattr(about, "__file__", str(tmp_path / "about.py"))
+    Path(about.__file__).write_text("")
+    assert about._commit() is None
