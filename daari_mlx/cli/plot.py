@@ -24,6 +24,7 @@ class Kind(StrEnum):
     CALIBRATION = "calibration"
     LEARNING = "learning"
     LENGTH = "length"
+    MACHINES = "machines"
     SPEED = "speed"
     NODES = "nodes"
 
@@ -33,7 +34,7 @@ KindArgument = Annotated[
     Option(
         "What to draw. acceptance: by position, task and source; batch: speed by answers at once; calibration: what "
         "was promised against what came true; length: gain by draft length; learning: tokens per forward by answers "
-        "learnt; speed: against plain mlx-lm, prompt by prompt; nodes: a map of the states.",
+        "learnt; machines: what was measured beside what was predicted; speed: against plain mlx-lm, prompt by prompt; nodes: a map of the states.",
         by_place=True,
     ),
 ]
@@ -41,7 +42,7 @@ Sources = Annotated[
     list[str],
     Option(
         "Records that bench --out wrote (acceptance, batch, speed), results/replay.jsonl or graphs (calibration), "
-        "results/learn.jsonl (learning), one graph (length, nodes).",
+        "results/learn.jsonl (learning), files that scripts/record wrote (machines), one graph (length, nodes).",
         "SOURCE...",
         by_place=True,
     ),
@@ -73,6 +74,7 @@ def plot(
         Kind.ACCEPTANCE: lambda: _draw_records("plot_acceptance", sources, out, dark),
         Kind.BATCH: lambda: _draw_records("plot_batch", sources, out, dark),
         Kind.LEARNING: lambda: _draw_learning(sources, out, dark),
+        Kind.MACHINES: lambda: _draw_machines(sources, out, dark),
         Kind.SPEED: lambda: _draw_records("plot_speed", sources, out, dark),
         Kind.CALIBRATION: lambda: _draw_calibration(sources, out, dark),
         Kind.LENGTH: lambda: _draw_length(sources[0], device, out, dark),
@@ -96,6 +98,13 @@ def _draw_learning(sources: list[str], out: str, dark: bool) -> Path:
     lines = [line for source in sources for _, line in _lines(source)]
     first = lines[0].get("curve")  # who drafts what differs little from one T(m) to another
     return plot_learning([line for line in lines if line.get("curve") == first], out, dark=dark)
+
+
+def _draw_machines(sources: list[str], out: str, dark: bool) -> Path:
+    from daari_mlx.ground.files import read_json
+    from daari_mlx.show.plots import plot_machines
+
+    return plot_machines([read_json(Path(source), "record of a machine") for source in sources], out, dark=dark)
 
 
 def _draw_calibration(sources: list[str], out: str, dark: bool) -> Path:

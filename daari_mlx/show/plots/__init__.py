@@ -10,6 +10,16 @@ from daari_mlx.show.plots.batch import plot_batch
 from daari_mlx.show.plots.calibration import plot_calibration
 from daari_mlx.show.plots.learning import plot_learning
 from daari_mlx.show.plots.length import plot_length
+from daari_mlx.show.plots.machines import plot_machines
 from daari_mlx.show.plots.speed import plot_speed
 
-__all__ = ["plot_acceptance", "plot_batch", "plot_calibration", "plot_learning", "plot_length", "plot_speed", "wilson"]
+__all__ = [
+    "plot_acceptance",
+    "plot_batch",
+    "plot_calibration",
+    "plot_learning",
+    "plot_length",
+    "plot_machines",
+    "plot_speed",
+    "wilson",
+]
