@@ -105,7 +105,7 @@ def _lines(name: str, value: str) -> Iterator[tuple[str, str]]:
 
 
 @takes()
-def pull(repo: Source, graph_path: PulledPath = None, as_json: words.Json = False) -> None:
+def pull(repo: Source, graph_path: PulledPath = None, force: words.Force = False, as_json: words.Json = False) -> None:
     """Fetch a graph from the Hugging Face Hub into a folder. Checked as any graph, whole or not at all.
 
     --graph takes USER/REPO as well, without a folder.
@@ -113,7 +113,7 @@ def pull(repo: Source, graph_path: PulledPath = None, as_json: words.Json = Fals
     from daari_mlx.share.publish import pull as fetch
     from daari_mlx.teacher.fingerprint import describe
 
-    pulled = fetch(repo, graph_path)
+    pulled = fetch(repo, graph_path, replace=force)
     if as_json:
         print(report.as_json(pulled))
         return

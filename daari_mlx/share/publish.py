@@ -16,7 +16,6 @@ from daari_mlx.graph.card import card_text
 from daari_mlx.graph.codepoints import BREAK
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import read_json, read_json_lines, whole
-from daari_mlx.ground.regular import what_is
 from daari_mlx.share import hub
 from daari_mlx.share.find import graph_folder, load_graph
 from daari_mlx.share.repo import Repo, parse_repo
@@ -136,12 +135,13 @@ def push(publication: Publication, message: str = "A daari-mlx graph") -> hub.Se
     )
 
 
-def pull(repo: str, graph_path: str | Path | None = None) -> dict[str, Any]:
+def pull(repo: str, graph_path: str | Path | None = None, *, replace: bool = False) -> dict[str, Any]:
     """Fetch a graph from the Hub, check all of it, and put it into a folder, whole or not at all.
 
     Args:
         repo: ``user/name`` or ``user/name@revision``.
-        graph_path: the folder, in which an older graph is replaced; None for one of the repository's name here.
+        graph_path: the folder; None for one of the repository's name here.
+        replace: whether another graph in it may be replaced; a copy of what is fetched always is.
 
     Returns:
         ``graph``, ``repo``, ``commit``, ``bytes`` and ``teacher``.
@@ -150,13 +150,16 @@ def pull(repo: str, graph_path: str | Path | None = None) -> dict[str, Any]:
         DaariError: the Hub does not give it, it is no sound graph, or something else stands at ``graph_path``.
     """
     source = _repo(repo)
-    graph_path, own = source.name.split("/")[1] if graph_path is None else graph_path, graph_path is None
-    if own and what_is(graph_path) is not None:
-        raise DaariError(f"{graph_path} is here already: name a folder with --graph-path; a graph in it is replaced.")
-    check_target(graph_path)
-    target = Path(graph_path)
+    target = Path(source.name.split("/")[1]) if graph_path is None else graph_path
+    check_target(target)
+    target = Path(target)
     folder = hub.fetch(source, LIMITS, needed=(CONFIG, ARRAYS))
     known = load_graph(folder)
+    if not replace and not _is_copy(target, folder):
+        raise DaariError(
+            f"{target} holds a graph that is not the one of {source}: name another --graph-path, or replace it with "
+            "--force."
+        )
     with whole(target) as beside:
         beside.mkdir(parents=True)
         for name in LIMITS:
@@ -170,6 +173,17 @@ def pull(repo: str, graph_path: str | Path | None = None) -> dict[str, Any]:
         "bytes": size,
         "teacher": known.teacher,
     }
+
+
+def _is_copy(target: Path, folder: Path) -> bool:
+    """Whether nothing is lost where ``folder`` takes the place of ``target``: no graph is there, or the same one."""
+    if not (target / ARRAYS).is_file():
+        return True
+    try:
+        there, fetched = (read_json(path / CONFIG, "graph's config.json") for path in (target, folder))
+    except DaariError:  # a damaged one may still be worth something to its owner
+        return False
+    return there.get("arrays_sha256") == fetched.get("arrays_sha256")
 
 
 def held_out(results: Sequence[str | Path], config: dict[str, Any]) -> list[dict[str, Any]]:

@@ -61,7 +61,27 @@ def test_a_second_push_is_a_new_commit_and_both_can_be_had(server: StandIn, fold
     assert load_graph("alice/sms@v1").vocab_size == 60
     done("pull", "alice/sms@v1")
     assert load_graph(tmp_path / "sms").vocab_size == 60, "a folder of the repository's name, here"
-    assert "sms is here already: name a folder with --graph-path" in failed("pull", "alice/sms")
+    assert "sms holds a graph that is not the one of alice/sms: name another --graph-path" in failed(
+        "pull", "alice/sms"
+    )
+
+
+def test_a_pull_replaces_a_copy_of_itself_and_another_graph_only_by_force(
+    server: StandIn, folder: Path, tmp_path: Path
+) -> None:
+    done("push", folder, "alice/sms", "--yes")
+    for _ in range(2):
+        done("pull", "alice/sms")
+    save_graph(random_graph(4, teacher=TEACHER), tmp_path / "sms", COUNTED)
+    mine = contents(tmp_path / "sms")
+    for damaged in (False, True):
+        if damaged:
+            mine[CONFIG] = b"{"
+            (tmp_path / "sms" / CONFIG).write_bytes(mine[CONFIG])
+        assert "or replace it with --force" in failed("pull", "alice/sms")
+        assert contents(tmp_path / "sms") == mine
+    done("pull", "alice/sms", "--force")
+    assert load_graph(tmp_path / "sms").vocab_size == 60
 
 
 def test_only_the_four_files_are_fetched_and_only_once(server: StandIn, folder: Path) -> None:
