@@ -29,7 +29,8 @@ def merge(
     stats_of = load_stats(graph), load_stats(other)
     merged = merge_graphs(load_graph(graph), load_graph(other), max_bytes=max_bytes, stats=stats_of)
     if shared := merged.stats["shared_prompts"]:
-        report.note(f"note: {shared:,} prompts are in both graphs: what they taught counts twice")
+        once = "one of them has all that the other has, and is taken alone" if merged.stats["counted_once"] else None
+        report.note(f"note: {shared:,} prompts are in both graphs: {once or 'what they taught counts twice'}")
     save_graph(merged.graph, graph_path, {**merged.stats, "command": report.command_line()})
     stats = read_stats(graph_path)
     verdict = first_verdict(stats, merged.graph, graph_path)

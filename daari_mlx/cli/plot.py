@@ -34,7 +34,8 @@ KindArgument = Annotated[
     Option(
         "What to draw. acceptance: by position, task and source; batch: speed by answers at once; calibration: what "
         "was promised against what came true; length: gain by draft length; learning: tokens per forward by answers "
-        "learnt; machines: what was measured beside what was predicted; speed: against plain mlx-lm, prompt by prompt; nodes: a map of the states.",
+        "learnt; machines: what was measured beside what was predicted; speed: against plain mlx-lm, prompt by prompt; "
+        "nodes: a map of the states.",
         by_place=True,
     ),
 ]

@@ -28,6 +28,15 @@ from daari_mlx.compile.compiler import (
     summary,
 )
 from daari_mlx.compile.extract import extraction_record
+from daari_mlx.compile.joined import (
+    both_outlooks,
+    count_of,
+    holds_all,
+    outlook_in,
+    settings_of,
+    settings_told,
+    whose_answers,
+)
 from daari_mlx.compile.merge import APART, Part, blend, join_nodes, merge_tables, spacing
 from daari_mlx.compile.workdir import Workdir
 from daari_mlx.graph.arbiter import Arbiter, counted
@@ -35,7 +44,7 @@ from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import Exemplars, no_states
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes
-from daari_mlx.graph.outlook import Outlook, outlook_of
+from daari_mlx.graph.outlook import outlook_of
 from daari_mlx.graph.source import NAMES
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.errors import DaariError
@@ -93,18 +102,18 @@ def update_graph(
         **summary(made, drafted),
         "states": drafted,
         "sequences": len(made.prompts),
-        "answers_cut": _count(earlier, "answers_cut") + _count(extraction, "answers_cut"),
+        "answers_cut": count_of(earlier, "answers_cut") + count_of(extraction, "answers_cut"),
         "added": {"states": states, "sequences": len(corpus), "nodes": made.size - graph.size},
         "seconds": {**extraction["seconds"], "update": time.perf_counter() - start},  # type: ignore[dict-item]
         "peak_mb": peak_mb(),
         "settings": {
-            **_settings(made, limit, seed),
-            "answers": _answers(earlier, plan.answers),
+            **settings_told(made, limit, seed),
+            "answers": whose_answers(earlier, plan.answers),
             "max_tokens": plan.max_tokens,
             "corpus": plan.corpus,
             "chat_template_config": plan.chat_template_config,
         },
-        **held_out_stats(_both(earlier, outlook)),
+        **held_out_stats(both_outlooks(earlier, outlook)),
     }
     return Compiled(made, found)
 
@@ -119,7 +128,9 @@ def merge_graphs(
     """One graph of two of the same teacher and layer.
 
     The nodes of the one that saw more keep their places; see :func:`daari_mlx.compile.merge.join_nodes` for those of
-    the other. What both were compiled from counts twice; ``shared_prompts`` of the statistics says how many prompts.
+    the other. Where one has all prompts of the other, and both the teacher's own answers, the one alone is taken, and
+    ``counted_once`` of the statistics is true. Else what both were compiled from counts twice: ``shared_prompts`` says
+    how many prompts.
 
     Args:
         max_bytes: that the graph may have; None for 9 MB.
@@ -130,60 +141,45 @@ def merge_graphs(
     """
     check_same(first, second.teacher, second.layer, "The second graph was compiled")
     limit, start = _limit(max_bytes), time.perf_counter()
-    large, small = sorted((first, second), key=lambda g: -int(g.support.sum()))
-    nodes, place = join_nodes(large.nodes, small.nodes, max(MAX_NODES, large.size))
-    known = [g for g in (large, small) if _calibrated(g)] or [large, small]
-    arbiter = blend([g.arbiter for g in known], [len(g.prompts) for g in known])
-    heard = arbiter.names if _calibrated(known[0]) else NAMES
-    both = [Part(_heard(large, heard), np.arange(large.size)), Part(_heard(small, heard), place)]
-    made = replace(merge_tables(nodes, both, limit), arbiter=arbiter)
+    pairs = sorted(zip((first, second), stats, strict=True), key=lambda pair: -int(pair[0].support.sum()))
+    (large, of_large), (small, of_small) = pairs
+    once = holds_all(large, small, of_large, of_small)
+    if once:
+        made = merge_tables(large.nodes, [Part(large, np.arange(large.size))], limit)
+    else:
+        made = _added_up(large, small, limit)
     made.check()
+    told = [of_large] if once else list(stats)
     drafted = int(made.support.sum())
-    kinds = [_settings_of(one) for one in stats]
+    kinds = [settings_of(one) for one in told]
     found = {
         **summary(made, drafted),
         "states": drafted,
         "sequences": len(made.prompts),
         "shared_prompts": len(np.intersect1d(first.prompts, second.prompts)),
-        "answers_cut": sum(_count(one, "answers_cut") for one in stats),
+        "counted_once": once,
+        "answers_cut": sum(count_of(one, "answers_cut") for one in told),
         "seconds": {"merge": time.perf_counter() - start},
         "peak_mb": peak_mb(),
         "settings": {
-            **_settings(made, limit, 0),
-            "answers": _answers(stats[0], kinds[1].get("answers")),
-            "max_tokens": max(_count(kind, "max_tokens") for kind in kinds),
+            **settings_told(made, limit, 0),
+            "answers": whose_answers(told[0], kinds[-1].get("answers")),
+            "max_tokens": max(count_of(kind, "max_tokens") for kind in kinds),
             "corpus": "merged",
         },
-        **held_out_stats(_both(stats[0], _outlook(stats[1]))),
+        **held_out_stats(outlook_in(of_large) if once else both_outlooks(stats[0], outlook_in(stats[1]))),
     }
     return Compiled(made, found)
 
 
-def _settings_of(stats: dict[str, Any]) -> dict[str, Any]:
-    found = stats.get("settings")
-    return found if isinstance(found, dict) else {}
-
-
-def _count(values: dict[str, Any], name: str) -> int:
-    found = values.get(name)
-    return found if type(found) is int and found > 0 else 0
-
-
-def _answers(stats: dict[str, Any], more: Any) -> str:
-    """Whose answers a graph holds that had some and gets more; ``"mixed"`` where they are of both kinds, or unknown."""
-    known = _settings_of(stats).get("answers", more)
-    return more if known == more and isinstance(more, str) else "mixed"
-
-
-def _outlook(stats: dict[str, Any]) -> Outlook | None:
-    record = stats.get("held_out")
-    return None if record is None else Outlook.of_record(record)
-
-
-def _both(stats: dict[str, Any], more: Outlook | None) -> Outlook | None:
-    """What was promised on the held-out answers of both: those of before by the graph as it was then."""
-    found = [one for one in (_outlook(stats), more) if one is not None]
-    return Outlook(tuple(answer for one in found for answer in one.answers)) if found else None
+def _added_up(large: Graph, small: Graph, limit: int) -> Graph:
+    """What two graphs counted, in the nodes of the first and those that only the second has."""
+    nodes, place = join_nodes(large.nodes, small.nodes, max(MAX_NODES, large.size))
+    known = [g for g in (large, small) if _calibrated(g)] or [large, small]
+    arbiter = blend([g.arbiter for g in known], [len(g.prompts) for g in known])
+    heard = arbiter.names if _calibrated(known[0]) else NAMES
+    both = [Part(_heard(large, heard), np.arange(large.size)), Part(_heard(small, heard), place)]
+    return replace(merge_tables(nodes, both, limit), arbiter=arbiter)
 
 
 def check_same(graph: Graph, teacher: dict[str, Any], layer: int | str, what: str) -> None:
@@ -289,14 +285,3 @@ def _heard(graph: Graph, names: Sequence[str]) -> Graph:
 
 def _vocabulary(graph: Graph, corpus: Corpus) -> int:
     return max(graph.vocab_size, int(corpus.tokens.max(initial=0)) + 1)
-
-
-def _settings(graph: Graph, limit: int, seed: int) -> dict[str, Any]:
-    return {
-        "nodes": graph.size,
-        "nodes_asked": "auto",
-        "seed": seed,
-        "max_bytes": limit,
-        "layer": graph.layer,
-        "dimensions": graph.nodes.centroids.shape[1],
-    }

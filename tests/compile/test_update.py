@@ -249,10 +249,34 @@ def test_an_update_is_made_as_the_graph_was_and_a_mixture_is_told(
     assert ("not known: some of the answers" in result) == bool(answers)
 
 
+HEARD = {"held_out": Outlook((HeldOut(10, (Promise((0.9,), 1),) * 3),) * 2).as_record()}
+
+
+def test_a_graph_that_has_all_prompts_of_another_is_taken_alone() -> None:
+    small, large = sorted((full_graph(1), full_graph(2)), key=lambda graph: int(graph.support.sum()))
+    large = replace(large, prompts=np.sort(np.append(large.prompts, np.uint64(9))))
+    settings: dict[str, object] = {"answers": "teacher", "max_tokens": 40}
+    stats = {"settings": settings, **HEARD}
+    for pair in ((large, small), (small, large)):
+        merged = merge_graphs(*pair, stats=(stats, stats))
+        assert merged.stats["counted_once"] and merged.stats["shared_prompts"] == 2
+        assert merged.stats["held_out"]["answers"] == 2
+        assert merged.graph.support.tolist() == large.support.tolist()
+        assert edge_counts(merged.graph) == edge_counts(large)
+        draft_everywhere(merged.graph)
+    # other answers to the same prompts, and prompts of which only some are known, are more than the larger graph has
+    for changes in ({"answers": "reference"}, {"answers": "mixed"}, {"max_tokens": 41}, {"max_bytes": 160}):
+        other = {"settings": settings | changes, **HEARD}
+        merged = merge_graphs(large, small, stats=(stats, other))
+        assert not merged.stats["counted_once"], changes
+        assert merged.graph.support.sum() == large.support.sum() + small.support.sum()
+    more = replace(small, prompts=np.append(small.prompts, np.uint64(2**63 + 2)))
+    assert not merge_graphs(large, more, stats=(stats, stats)).stats["counted_once"]
+
+
 def test_a_merged_graph_keeps_what_was_promised_and_whose_answers_it_holds() -> None:
-    one, two = full_graph(1), full_graph(2)
-    heard = {"held_out": Outlook((HeldOut(10, (Promise((0.9,), 1),) * 3),) * 2).as_record()}
-    stats = {"settings": {"answers": "teacher", "max_tokens": 40}, "answers_cut": 3, **heard}
+    one, two = full_graph(1), replace(full_graph(2), prompts=np.array([3, 7], np.uint64))
+    stats = {"settings": {"answers": "teacher", "max_tokens": 40}, "answers_cut": 3, **HEARD}
     merged = merge_graphs(one, two, stats=(stats, stats)).stats
     assert merged["settings"]["answers"] == "teacher" and merged["settings"]["max_tokens"] == 40
     assert merged["held_out"]["answers"] == 4 and merged["answers_cut"] == 6
@@ -293,3 +317,6 @@ def test_two_graphs_become_one(compiled: Compiled, tmp_path: Path) -> None:
     found = load_graph(tmp_path / "both")
     assert len(found.prompts) == len(compiled.graph.prompts) + 1 and "nodes" in out
     assert found.size == compiled.graph.size
+    out = done("merge", tmp_path / "both", compiled.path, "--graph-path", tmp_path / "again")
+    assert "prompts are in both graphs: one of them has all that the other has, and is taken alone" in out
+    assert load_graph(tmp_path / "again").support.tolist() == found.support.tolist()
