@@ -70,6 +70,7 @@ def run(model: str | None, out: Path) -> dict[str, Any]:
     from daari_mlx.teacher.load import load_teacher
     from daari_mlx.text.data import read_prompts
 
+    name = name_of(model)
     if model is None:
         model = MAC_MODEL if sys.platform == "darwin" else str(run_demo.get_teacher())
     teacher = load_teacher(model)
@@ -78,28 +79,40 @@ def run(model: str | None, out: Path) -> dict[str, Any]:
     run_demo.step("T(m): forwards over 1 to 33 tokens", "daari-mlx", "probe", "--model", model)
     timed = probe.measure(teacher.model)
     probe.save(timed)
-    start = time.perf_counter()
     graph = run_demo.compile_corpus(teacher, corpus, out / "work", graph_path)
-    compiled = time.perf_counter() - start
+    stats = read_stats(graph_path)
     prompts = read_prompts(corpus, teacher.tokenizer, split="test", max_length=teacher.context_length).items
     return {
         "format": FORMAT,
         "date": time.strftime("%Y-%m-%d"),
         **machine(),
-        "model": {**described(teacher), "name": model if re.fullmatch(r"[\w.-]+/[\w.-]+", model) else "demo teacher"},
+        "model": {**described(teacher), "name": name},
         "probe": {name: value for name, value in asdict(timed).items() if name != "key"},
-        "compile_seconds": compiled,
-        "predicted": predicted(read_stats(graph_path), timed.cost),
+        "compile_seconds": sum(stats["seconds"].values()),  # its own, where it was made by an earlier run too
+        "predicted": predicted(stats, timed.cost),
         "single": single(teacher, graph, prompts[:SINGLE]),
         "batched": batched(teacher, graph, prompts),
     }
+
+
+def name_of(model: str | None) -> str:
+    """What the record calls the model: its name on the Hub. A folder is not named, since its path may say whose it is.
+
+    Args:
+        model: as it was given; None for the one that records are made with.
+    """
+    from daari_mlx.share.repo import parse_repo
+
+    if model is None:
+        return MAC_MODEL if sys.platform == "darwin" else "demo teacher"
+    return model if parse_repo(model) is not None and not Path(model).exists() else "a folder's model"
 
 
 def machine() -> dict[str, Any]:
     """The chip, its memory, and versions."""
     import mlx.core as mx
 
-    from daari_mlx.measure.bench import environment
+    from daari_mlx.measure.about import environment
 
     about = environment()
     info = mx.device_info() if mx.metal.is_available() else {}
