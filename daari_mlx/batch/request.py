@@ -67,9 +67,7 @@ class Request:
         if not self.prompt:
             raise DaariError("The prompt is empty: it has no tokens. Give at least one.")
         if not 0 <= self.known < len(self.prompt):
-            raise DaariError(
-                f"known is {self.known}: give 0… {len(self.prompt) - 1}: one token of the prompt has to be read."
-            )
+            raise DaariError(f"known is {self.known}: give 0 to {len(self.prompt) - 1}; the last token has to be read.")
         if self.max_tokens == 0 or self.max_tokens < -1:
             raise DaariError(f"max_tokens is {self.max_tokens}: give at least 1, or -1 for no limit.")
         if not all(0 <= token < vocabulary for token in self.prompt):  # it would fail for all rows
