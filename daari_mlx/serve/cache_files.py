@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
 
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.files import whole
+from daari_mlx.ground.files import PARTIAL, remove, whole
 from daari_mlx.ground.regular import check_regular
 
 log = logging.getLogger("daari_mlx.server")
@@ -41,7 +41,9 @@ class CacheFiles:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # they hold what was said
 
     def load(self) -> Iterator[tuple[str, list[int], Any]]:
-        """Salt, tokens and cache of each file, the one written last at the end."""
+        """Salt, tokens and cache of each file, the newest last; what a server that was killed tore is removed."""
+        for path in self._folder.glob(f"{NAME}*{PARTIAL}"):
+            remove(path)
         for path in self._files():
             try:
                 yield self._read(path)

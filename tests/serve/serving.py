@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +18,9 @@ from daari_mlx.serve.options import ServeOptions
 from daari_mlx.serve.run import Server, listen, make_service
 from daari_mlx.serve.service import Service
 from daari_mlx.teacher.load import Teacher
+
+ROOT = Path(__file__).parents[2]
+RUN = "from daari_mlx.cli.start import main; main()"
 
 
 class Running:
@@ -51,3 +58,18 @@ def running(
         thread.join(60)
         sock.close()
         assert not thread.is_alive(), "the server ends"
+
+
+def process(*options: Any, run: str = RUN) -> tuple[subprocess.Popen[str], str]:
+    """The command as a process of its own that listens, and its address.
+
+    Args:
+        run: what its Python runs.
+    """
+    words = [sys.executable, "-c", run, "server", "--port", "0", *map(str, options)]
+    started = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert started.stderr is not None
+    url = next((line.rsplit(" ", 1)[1].strip() for line in started.stderr if "listening on" in line), None)
+    assert url is not None, f"the server ended with {started.wait()}"
+    threading.Thread(target=started.stderr.read, daemon=True).start()
+    return started, url

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +15,9 @@ import httpx
 import pytest
 from graphs import Compiled
 from serving import Running, running
+from serving import process as server_process
 
 ENDLESS = {"prompt": [5] * 20, "logit_bias": {"2": -100}}  # until the context is full
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -183,14 +180,7 @@ def test_a_new_graph_takes_over_between_answers(compiled: Compiled) -> None:
 
 
 def test_sigterm_finishes_what_runs_and_refuses_what_comes(tiny_teacher_path: Path) -> None:
-    command = [sys.executable, "-c", "from daari_mlx.cli.start import main; main()"]
-    options = ["server", "--model", str(tiny_teacher_path), "--port", "0", "--num-draft-tokens", "0"]
-    process = subprocess.Popen(
-        [*command, *options], stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert process.stderr is not None
-    url = next(line.rsplit(" ", 1)[1].strip() for line in process.stderr if "listening on" in line)
-    threading.Thread(target=process.stderr.read, daemon=True).start()
+    process, url = server_process("--model", tiny_teacher_path, "--num-draft-tokens", 0)
     with httpx.stream(
         "POST", f"{url}/v1/completions", json={**ENDLESS, "max_tokens": 300, "stream": True}, timeout=60
     ) as response:
