@@ -62,6 +62,7 @@ class Remembered:
         self.memory = Memory(memory_bytes, _of_one_kind(found, width, self.projection))
         self._mutex = threading.Lock()  # of all of it
         self._behind = len(found) != len(self.memory)  # whether the log holds other answers than memory does
+        self._lacks = False  # whether the log lacks the newest answers, since they could not be written
         self._patience = 0  # answers to hear before the log is written anew
 
     def hear(self, one: Heard) -> None:
@@ -74,8 +75,9 @@ class Remembered:
             self._patience = max(0, self._patience - 1)
             if self._log is not None:
                 self._behind |= self._log.nbytes + one.nbytes > self._log.head + self.memory.max_bytes
-                if not self._behind:
-                    self._behind = not self._try(self._log.append, one)
+                if not self._lacks:  # what is too much goes later; what was said is kept at once
+                    self._lacks = not self._try(self._log.append, one)
+                    self._behind |= self._lacks
 
     def known(self) -> Known:
         """The answers as they are now."""
@@ -138,7 +140,7 @@ class Remembered:
                 self.memory.hold(left.values())
                 self.fresh = min(sum(k >= known for k in left), len(self.memory))
                 self.projection = projection
-                self._behind = first > 0
+                self._behind, self._lacks = first > 0, False
 
         if self._log is None:
             with ending():
@@ -146,9 +148,10 @@ class Remembered:
         if not self._try(self._log.rewrite, kept.values(), projection, ending):
             self._patience = PATIENCE
             if projection is self.projection:
+                lacks = self._lacks
                 with ending():
                     pass
-                self._behind = True
+                self._behind, self._lacks = True, lacks
 
     def _try(self, write: Callable[..., None], *what: object) -> bool:
         """Whether something could be written; why not is kept, and learning goes on."""

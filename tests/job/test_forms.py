@@ -161,8 +161,8 @@ def test_openai_batches_in_and_out(tmp_path: Path, options: list[Any]) -> None:
     ("body", "told"),
     [
         ({"tools": []}, "'tools'"),
-        ({"n": 2}, "one answer"),
-        ({"stream": True}, "one answer"),
+        ({"n": 2}, "one whole answer"),
+        ({"stream": True}, "one whole answer"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"seed": "x"}, "seed is 'x'"),
         ({"response_format": {"type": "xml"}}, "response_format is 'xml'"),

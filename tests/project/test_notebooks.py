@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 import pytest
 import run_notebooks
-from conftest import ROOT
 
 if TYPE_CHECKING:
     from graphs import Compiled
 
+ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PNG = b"\x89PNG\r\n\x1a\n"
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
