@@ -29,9 +29,9 @@ class BatchCost:
         self.cost = cost
         self._unit: float | None = None  # seconds of one row of one column, as far as rounds tell
         self._found: dict[int, dict[int, float]] = {}  # rows -> columns -> measured over foretold
-        self._points: dict[int, dict[int, float]] = {1: {1: 1.0}}  # rows -> columns -> measured over T(m)
+        self._points: dict[int, dict[int, float]] = {1: {1: 1.0}}  # rows -> positions -> measured over T(m)
         for rows, columns, time in sorted(points):
-            self._points.setdefault(rows, {})[columns] = time / cost.at(0)(rows * columns)
+            self._points.setdefault(rows, {})[rows * columns] = time / cost.at(0)(rows * columns)
         self._ratios: dict[tuple[int, int], float] = {}  # between points, as far as they were asked for
 
     def __call__(self, rows: int, columns: int) -> float:
@@ -52,9 +52,9 @@ class BatchCost:
         found[columns] = MEMORY * found.get(columns, 1.0) + (1 - MEMORY) * unit / self._unit
 
     def _measured(self, rows: int, columns: int) -> float:
-        """Measured over what T(m) says: linear in columns and rows between points, beyond them that of the nearest."""
+        """Measured over what T(m) says of as many positions, by rows; beyond the points that of the nearest."""
         if (rows, columns) not in self._ratios:
-            ratios = [float(np.interp(columns, list(at), list(at.values()))) for at in self._points.values()]
+            ratios = [float(np.interp(rows * columns, list(at), list(at.values()))) for at in self._points.values()]
             self._ratios[rows, columns] = float(np.interp(rows, list(self._points), ratios))
         return self._ratios[rows, columns]
 

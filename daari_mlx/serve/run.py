@@ -170,18 +170,21 @@ def serve(
     """Answer until a signal says to end; then finish what runs.
 
     Args:
-        load_graph: reads the graph anew at SIGHUP.
+        load_graph: reads the graph anew at SIGHUP; None where the server learns, and a SIGHUP changes nothing.
         num_draft_tokens: with it.
     """
 
     def renew() -> None:
+        if load_graph is None:
+            log.warning("no graph is read anew: this server learns its own")
+            return
         try:
-            service.worker.renew(*drafting(service.teacher, load_graph(), service.options, num_draft_tokens))  # type: ignore[misc]
+            service.worker.renew(*drafting(service.teacher, load_graph(), service.options, num_draft_tokens))
             log.warning("the graph was read anew")
         except DaariError as error:
             log.error("the graph stays as it was: %s", error)
 
-    if load_graph is not None and hasattr(signal, "SIGHUP"):
+    if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=renew).start())  # answers go on meanwhile
     server = Server(service, log_level)
     host, port = sock.getsockname()[:2]

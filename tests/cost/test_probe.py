@@ -284,7 +284,7 @@ def test_a_model_whose_rows_cannot_share_has_no_batches(model: nn.Module, monkey
 def test_what_rounds_find_corrects_what_is_foretold_for_rounds_like_them() -> None:
     cost = BatchCost(Cost((1, 64), (1.0, 64.0)), [(4, 1, 2.0), (4, 8, 40.0)])
     assert [cost(4, m) for m in (1, 8)] == [2.0, 40.0] and 2.0 < cost(4, 4) < 40.0
-    assert cost(8, 1) == pytest.approx(4.0), "beyond the measured rows the nearest ratio holds"
+    assert cost(8, 1) == pytest.approx(8 * (0.5 + 0.75 / 7)), "8 positions: a seventh of the way from 4 to 32"
     for _ in range(60):
         cost.learn(4, 1, 0.2)
         cost.learn(4, 8, 8.0)  # twice as dear as it was foretold, beside the former

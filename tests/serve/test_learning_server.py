@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
 from graphs import Compiled
-from serving import Running, running
+from serving import Running, process, running
 
 from daari_mlx.learn.scopes import Apart, Together
 from daari_mlx.learn.start import learner_for
@@ -44,3 +48,17 @@ def test_where_all_may_share_they_do(compiled: Compiled) -> None:
         learner.wait()
         assert asked(server, "two")[1] > first
     learners.close()
+
+
+@pytest.mark.slow
+def test_a_hangup_ends_no_server_that_learns(tiny_teacher_path: Path, tmp_path: Path) -> None:
+    server, url = process("--model", tiny_teacher_path, "--learn", tmp_path / "graph", "--share-learning")
+    try:
+        server.send_signal(signal.SIGHUP)
+        body = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 8}
+        assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+        server.terminate()
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.wait()
