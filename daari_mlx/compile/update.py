@@ -141,7 +141,9 @@ def merge_graphs(
     """
     check_same(first, second.teacher, second.layer, "The second graph was compiled")
     limit, start = _limit(max_bytes), time.perf_counter()
-    pairs = sorted(zip((first, second), stats, strict=True), key=lambda pair: -int(pair[0].support.sum()))
+    pairs = sorted(
+        zip((first, second), stats, strict=True), key=lambda pair: (-int(pair[0].support.sum()), -len(pair[0].prompts))
+    )
     (large, of_large), (small, of_small) = pairs
     once = holds_all(large, small, of_large, of_small)
     if once:

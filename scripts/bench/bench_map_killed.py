@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from make_sms_corpus import make_rows
 from recording import SHORT, origin, tell
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
 RUN = "from daari_mlx.cli.start import main; main()"
 
 
@@ -44,6 +44,8 @@ def measure(kills: int, count: int, seed: int) -> dict[str, Any]:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         data, whole = Path(folder) / "in.jsonl", Path(folder) / "whole.jsonl"
+        from make_sms_corpus import make_rows
+
         rows = [{"messages": row["messages"][1:]} for row in make_rows(count, seed=seed)]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         told = subprocess.run([*command(data, whole), "--json"], check=True, capture_output=True, text=True)

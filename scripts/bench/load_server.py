@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--graph")
     parser.add_argument("--out")
     args = parser.parse_args()
-    options = ["--model", str(ROOT / "tests" / "tiny_teacher"), "--prompt-cache-bytes", "20MB"]
+    options = ["--model", str(ROOT / "tests" / "tiny_teacher"), "--prompt-cache-bytes", "1MB"]
     options += ["--graph", args.graph, "--num-draft-tokens", "4"] if args.graph else []
     with Served("daari", options) as server:
         record = asyncio.run(_Load(server, args.clients).run(args.requests))

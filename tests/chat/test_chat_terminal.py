@@ -49,6 +49,8 @@ class Terminal:
         """What is shown from a row to the cursor's."""
         last = self.screen.cursor
         lines = [line.rstrip() for line in self.screen.display[row : last.y + 1]]
+        if not lines:  # the cursor went up: what was typed was wiped
+            return ""
         return "\n".join([*lines[:-1], lines[-1].ljust(last.x)])
 
     def wait(self, text: str) -> str:

@@ -307,7 +307,7 @@ def test_what_an_update_cannot_honour_is_refused(compiled: Compiled, more: Path,
 
 def test_an_update_needs_text_and_teacher(compiled: Compiled, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["compile", "--update", str(compiled.path), "--workdir", str(tmp_path)])
-    assert result.exit_code == 2 and "--model and --data" in result.output
+    assert result.exit_code == 2 and "--data and --model" in result.output
 
 
 def test_two_graphs_become_one(compiled: Compiled, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 from zoo import build
@@ -99,10 +98,12 @@ def test_damaged_rounds_are_begun_anew(folder: Path, damage: str) -> None:
     assert isinstance(found, RoundCost) and found.times() == {}
 
 
-def test_rounds_of_an_answer_are_timed_and_kept(tiny_teacher: Any, folder: Path) -> None:
+def test_rounds_of_an_answer_are_timed_and_kept(tiny_teacher_path: Path, folder: Path) -> None:
+    from mlx_lm import load
+
     from daari_mlx.draft.lookup import LookupDrafter
 
-    model, tokenizer = tiny_teacher
+    model, tokenizer = load(str(tiny_teacher_path))  # one that nobody has timed yet
     cost = machine.ready_cost(model)
     assert isinstance(cost, RoundCost)
     drafter = LookupDrafter(cost=cost)

@@ -74,6 +74,8 @@ def test_the_answer_is_the_apis_and_drafted_tokens_are_shaded(browser: Browser, 
     # a token that only begins a character has no text of its own: it is named, but nothing is there to shade
     names = {source for one in told for source, _ in one["sources"] if source}
     assert names >= {source for source, _ in shaded}
+    listed = server.http.get("/daari/requests").json()["requests"]  # the page has these too
+    names |= {source for request in listed for source in request["sources"]} - {"teacher"}
     assert {one.text for one in browser.find("#names .shade")} == names
     first = shaded[0][0]
     lit = browser.style(f"{ANSWER} .shade", "backgroundColor")

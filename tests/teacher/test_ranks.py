@@ -204,7 +204,7 @@ def test_a_process_that_was_not_launched_never_touches_mlx_distributed(monkeypat
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--shard-model", "tensor"], "several ranks, and there is one"),
+        (["--shard-model", "tensor"], "over several processes, and this is one"),
         (["--shard-model", "tensor", "--adapter-path", "a"], "cannot load adapters"),
         (["--shard-model", "pipeline", "--layer", "1"], "use --layer final"),
     ],
