@@ -19,4 +19,10 @@ def repository() -> str:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The page with links such as ``../tests/CONTRACT.md`` made absolute; called by mkdocs for each page."""
-    return OUT.sub(lambda found: f"]({repository()}/blob/main/{found[1]}{found[2] or ''})", markdown)
+
+    def absolute(found: re.Match[str]) -> str:
+        picture = found[1].endswith((".png", ".svg"))  # itself, not the page that shows it
+        kind = "raw" if picture else "blob"
+        return f"]({repository()}/{kind}/main/{found[1]}{found[2] or ''})"
+
+    return OUT.sub(absolute, markdown)
