@@ -128,8 +128,8 @@ class Remembered:
         kept = {k: _reduced(one, projection) for k, one in enumerate(before) if k not in gone}
 
         @contextmanager
-        def ending() -> Iterator[list[Heard]]:
-            """Give what came meanwhile; then it is held."""
+        def ending(written: bool = True) -> Iterator[list[Heard]]:
+            """Give what came meanwhile; then all is held, and the log has it if it was ``written`` anew."""
             with self._mutex:
                 first = self.memory.forgotten - forgotten  # the number of the first one that is left
                 late = islice(enumerate(self.memory.answers, first), max(0, len(before) - first), None)
@@ -140,7 +140,8 @@ class Remembered:
                 self.memory.hold(left.values())
                 self.fresh = min(sum(k >= known for k in left), len(self.memory))
                 self.projection = projection
-                self._behind, self._lacks = first > 0, False
+                self._behind = first > 0 or not written
+                self._lacks = self._lacks and not written
 
         if self._log is None:
             with ending():
@@ -148,10 +149,8 @@ class Remembered:
         if not self._try(self._log.rewrite, kept.values(), projection, ending):
             self._patience = PATIENCE
             if projection is self.projection:
-                lacks = self._lacks
-                with ending():
+                with ending(written=False):
                     pass
-                self._behind, self._lacks = True, lacks
 
     def _try(self, write: Callable[..., None], *what: object) -> bool:
         """Whether something could be written; why not is kept, and learning goes on."""
