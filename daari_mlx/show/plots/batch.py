@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.show.plots.style import Palette, foot, picture
+from daari_mlx.show.plots.style import Palette, foot, picture, tick_counts
 
 Record = dict[str, Any]
 
@@ -40,9 +40,7 @@ def plot_batch(
             _draw(left, right, record, name, palette.colour(number), palette)
         rows = sorted({figures["rows"] for record in chosen for figures in record["sizes"]})
         for axes in (left, right):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(rows, [str(count) for count in rows])
-            axes.set_xticks([], minor=True)
+            tick_counts(axes, rows)
             axes.set_ylim(0, axes.get_ylim()[1] * 1.08)
             axes.set_xlabel("rows at once")
         left.axhline(1, color=palette.quiet, linestyle="--", linewidth=1.2)

@@ -8,9 +8,9 @@ from typing import Any
 
 from daari_mlx.cost.curves import CURVES
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.show.plots.style import SMALL, Palette, distinct, foot, picture
+from daari_mlx.show.plots.records import Record, check_entries
+from daari_mlx.show.plots.style import SMALL, Palette, distinct, foot, picture, tick_counts
 
-Record = dict[str, Any]
 NEEDED = ("device", "model", "probe", "predicted", "single", "batched")
 HERE = "this machine"  # under ``predicted``, what the machine's own T(m) let one expect
 LINES = ("-o", "--s", ":^", "-.D")  # of machines, where they share a panel
@@ -37,7 +37,9 @@ def plot_machines(
         DaariError: there is no record, one is of another kind, or matplotlib is missing.
     """
     chosen = [records] if isinstance(records, Mapping) else list(records)
-    _check(chosen)
+    if not chosen:
+        raise DaariError("There is no record of a machine to draw: give files that scripts/record wrote.")
+    check_entries(chosen, NEEDED, "scripts/record")
     called = list(names) if names is not None else distinct([f"{r['device']}, {_model(r)}" for r in chosen])
     heights = (1.3 + ROW * len(chosen), 3.3 + 0.2 * len(chosen))
     with picture(path, (10.0, sum(heights) + 0.3), dark=dark) as (figure, palette):
@@ -56,18 +58,6 @@ def plot_machines(
         note = f"n = {answers:,} answers one at a time; bar: quartiles; dashed: plain; coloured: by published T(m); "
         foot(figure, note + "predictions: of the graph's held-out answers", palette)
     return Path(path)
-
-
-def _check(records: Sequence[Record]) -> None:
-    if not records:
-        raise DaariError("There is no record of a machine to draw: give files that scripts/record wrote.")
-    for record in records:
-        missing = [name for name in NEEDED if name not in record]
-        if missing:
-            raise DaariError(
-                f"A record has no {', '.join(missing)} (it has {', '.join(list(record)[:6]) or 'nothing'}): give one "
-                "that scripts/record wrote."
-            )
 
 
 def _model(record: Record) -> str:
@@ -136,8 +126,6 @@ def draw_batches(axes: Any, records: Sequence[Record], names: Sequence[str], pal
             axes.annotate(f"{ratio:.2f}", (count, ratio), (0, 6), textcoords="offset points", ha="center", **losing)
     axes.axhline(1, color=palette.quiet, linestyle="--", linewidth=1.2)
     every = sorted({size["rows"] for record in records for size in record["batched"]["sizes"]})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(every, [str(count) for count in every])
-    axes.set_xticks([], minor=True)
+    tick_counts(axes, every)
     axes.set_ylim(0, axes.get_ylim()[1] * 1.1)
     axes.set(title="Many at once, over mlx-lm's own batches", xlabel="answers at once", ylabel="times as fast")

@@ -28,14 +28,26 @@ def bench_records(records: Plotted | Sequence[Plotted], needed: Sequence[str]) -
     if not several:
         raise DaariError("There is no record to draw: give at least one that daari-mlx bench --out wrote.")
     chosen = [record.as_dict() if isinstance(record, BenchRecord) else record for record in several]
-    for record in chosen:
+    check_entries(chosen, needed, "daari-mlx bench --out")
+    return chosen
+
+
+def check_entries(records: Sequence[Record], needed: Sequence[str], writer: str) -> None:
+    """See that each record has the entries that a picture reads.
+
+    Args:
+        writer: what writes such records.
+
+    Raises:
+        DaariError: one lacks an entry.
+    """
+    for record in records:
         missing = [name for name in needed if name not in record]
         if missing:
             raise DaariError(
                 f"A record has no {', '.join(missing)} (it has {', '.join(list(record)[:6]) or 'nothing'}): give one "
-                "that daari-mlx bench --out wrote."
+                f"that {writer} wrote."
             )
-    return chosen
 
 
 def names_of(records: Sequence[Record], names: Sequence[str] | None) -> list[str]:

@@ -137,6 +137,13 @@ def foot(figure: Any, note: str, palette: Palette) -> None:
     figure.supxlabel(note, x=0.01, ha="left", fontsize=SMALL, color=palette.quiet)
 
 
+def tick_counts(axes: Any, counts: Sequence[int]) -> None:
+    """Each doubling as far as the last, and just these counts named, below a picture."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_xticks([], minor=True)
+
+
 def distinct(names: Sequence[str]) -> list[str]:
     """The names, those that occur more often numbered."""
     seen: dict[str, int] = {}
