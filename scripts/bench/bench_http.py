@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import statistics
 import threading
 import time
@@ -45,7 +46,7 @@ Arm = Callable[[Any], tuple[str, int, int]]  # a chat -> text, tokens, and event
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "tests" / "tiny_teacher"))
+    parser.add_argument("--model", default=os.path.relpath(ROOT / "tests" / "tiny_teacher"))
     parser.add_argument("--adapter-path")
     parser.add_argument("--graph")
     parser.add_argument("--data", required=True)
