@@ -73,7 +73,7 @@ def plot(
     check_picture(out)
     draw: dict[Kind, Callable[[], Path]] = {
         Kind.ACCEPTANCE: lambda: _draw_records("plot_acceptance", sources, out, dark),
-        Kind.BATCH: lambda: _draw_records("plot_batch", sources, out, dark),
+        Kind.BATCH: lambda: _draw_batch(sources, out, dark),
         Kind.LEARNING: lambda: _draw_learning(sources, out, dark),
         Kind.MACHINES: lambda: _draw_machines(sources, out, dark),
         Kind.SPEED: lambda: _draw_records("plot_speed", sources, out, dark),
@@ -91,6 +91,12 @@ def _draw_records(function: str, sources: list[str], out: str, dark: bool) -> Pa
     names = [name for name, _ in named]
     drawn: Path = getattr(plots, function)([line for _, line in named], out, names=names, dark=dark)
     return drawn
+
+
+def _draw_batch(sources: list[str], out: str, dark: bool) -> Path:
+    from daari_mlx.show.plots import plot_batch
+
+    return plot_batch([line for source in sources for _, line in _lines(source)], out, dark=dark)
 
 
 def _draw_learning(sources: list[str], out: str, dark: bool) -> Path:

@@ -96,6 +96,7 @@ def run_batch_bench(
         "command": command,
         **environment(),
         **subject(teacher, graph, None),
+        "data": prompts[0].source.rsplit(":", 1)[0],
         "n": len(prompts),
         "prompt_tokens": sum(map(len, ids)),
         "max_tokens": max_tokens,

@@ -209,7 +209,8 @@ def test_the_benchmark_compares_with_mlx_lm_row_by_row(
         assert set(figures["passes"]) == {"mlx_lm", "undrafted", "drafted"} and figures["decode_ratio"] > 0
     text = batch_bench_text(record)
     assert "6 of 6 identical" in text and "FAILED" not in text
-    picture = plot_batch([record, record], tmp_path / "batch.png", names=["one", "other"])
+    assert record["data"] == "made"
+    picture = plot_batch([record, record], tmp_path / "batch.png")
     assert picture.stat().st_size > 10_000
     with pytest.raises(DaariError, match="no record of rows at once"):
         plot_batch({"n": 3}, tmp_path / "none.png")

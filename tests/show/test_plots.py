@@ -178,6 +178,8 @@ def test_records_are_named_after_their_data_and_told_apart():
     own = {"rows": [{"source": "mine.jsonl:7"}]}
     assert names_of([sms[0], own], None) == ["sms", "mine"]
     assert names_of(sms, None) == ["sms, num_draft_tokens auto", "sms, num_draft_tokens 4"]
+    rows_at_once = [{"data": "own/snips/test.jsonl"}, {"command": "daari-mlx bench --data own/wnut17/test.jsonl -n 9"}]
+    assert names_of(rows_at_once, None) == ["snips", "wnut17"]
     assert names_of([own, own], None) == ["mine (1)", "mine (2)"] == distinct(["mine", "mine"])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.show.plots.records import names_of
 from daari_mlx.show.plots.style import Palette, foot, picture, tick_counts
 
 Record = dict[str, Any]
@@ -24,7 +25,7 @@ def plot_batch(
     Args:
         records: lines that ``bench --concurrency --out`` wrote, one or several.
         path: the picture to write, of the kind that its suffix names (.png, .svg, .pdf); its folder is made.
-        names: what the records are called; None: by their number.
+        names: what the records are called; None: after their data.
         dark: light on dark.
 
     Raises:
@@ -33,11 +34,11 @@ def plot_batch(
     chosen = [records] if isinstance(records, dict) else list(records)
     if not chosen or not all(isinstance(r.get("sizes"), list) and r["sizes"] for r in chosen):
         raise DaariError("There is no record of rows at once here: give a file that bench --concurrency --out wrote.")
-    called = list(names) if names is not None else [f"record {number}" for number in range(1, len(chosen) + 1)]
+    called = names_of(chosen, names)
     with picture(path, (10.0, 4.2), dark=dark) as (figure, palette):
         left, right = figure.subplots(1, 2)
         for number, (record, name) in enumerate(zip(chosen, called, strict=True)):
-            _draw(left, right, record, name, palette.colour(number), palette)
+            _draw(left, right, record, name, palette.colour(number), palette, above=number == 0)
         rows = sorted({figures["rows"] for record in chosen for figures in record["sizes"]})
         for axes in (left, right):
             tick_counts(axes, rows)
@@ -52,12 +53,14 @@ def plot_batch(
     return Path(path)
 
 
-def _draw(left: Any, right: Any, record: Record, name: str, colour: str, palette: Palette) -> None:
+def _draw(left: Any, right: Any, record: Record, name: str, colour: str, palette: Palette, *, above: bool) -> None:
     rows = [figures["rows"] for figures in record["sizes"]]
     ratios = [figures["decode_ratio"] for figures in record["sizes"]]
     left.plot(rows, ratios, "-o", color=colour, label=name)
     for count, ratio in zip(rows, ratios, strict=True):
         losing = {"color": palette.bad if ratio < 1 else palette.ink}
-        left.annotate(f"{ratio:.2f}", (count, ratio), (0, 7), textcoords="offset points", ha="center", **losing)
+        left.annotate(
+            f"{ratio:.2f}", (count, ratio), (0, 7 if above else -15), textcoords="offset points", ha="center", **losing
+        )
     for arm, line in (("drafted", "-o"), ("mlx_lm", "--")):
         right.plot(rows, [figures["tokens_per_second"][arm] for figures in record["sizes"]], line, color=colour)

@@ -61,9 +61,13 @@ def names_of(records: Sequence[Record], names: Sequence[str] | None) -> list[str
 
 
 def _task(record: Record) -> str:
-    """After the file of its first prompt, or that file's folder where the file is only called test."""
+    """After the file of its prompts, or that file's folder where the file is only called test."""
     rows = record.get("rows")
-    if not rows:
-        return "benchmark"
-    file = PurePosixPath(str(rows[0].get("source", "")).rsplit(":", 1)[0])
+    file = PurePosixPath(rows[0].get("source", "").rsplit(":", 1)[0] if rows else record.get("data") or _told(record))
     return file.parent.name if file.stem in SPLITS and file.parent.name else file.stem or "benchmark"
+
+
+def _told(record: Record) -> str:
+    """The file that the record's command was given as ``--data``; empty where it was given none."""
+    words = str(record.get("command") or "").split()
+    return words[words.index("--data") + 1] if "--data" in words[:-1] else ""
