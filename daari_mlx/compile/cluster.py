@@ -1,4 +1,4 @@
-"""Where nodes lie among the states, and which of very many states belongs to which node.
+"""How many nodes there are, where they lie among the states, and which state belongs to which node.
 
 With few nodes, every state is compared with every node. With many, it is compared only with the nodes near its region
 (there are some hundred regions): a tenth of the work, for the same drafts. Blocks of states go to threads with one

@@ -1,4 +1,4 @@
-"""T(m) for who drafts: as it was measured, else provisional and corrected by the rounds of answers."""
+"""T(m) for who drafts: as measured, else timed for some seconds before a first answer and corrected by rounds."""
 
 from __future__ import annotations
 

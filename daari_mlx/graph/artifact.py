@@ -1,4 +1,4 @@
-"""A compiled graph as a folder, and back; a graph is only ever attached to the teacher it was compiled from.
+"""A compiled graph as a folder, and back: its files, how large each may be, and the one teacher that it drafts for.
 
 The folder holds ``config.json`` (format, teacher, settings, counts, hash of the arrays), ``graph.safetensors`` (arrays
 only), ``compile_stats.json`` and a ``README.md`` card. Nothing in it is ever executed.

@@ -1,4 +1,4 @@
-"""Single states of the corpus, a byte a number, and where in its text each went on.
+"""Single states of the corpus, a byte a number: the nearest ones, weighed by distance, say where their texts went on.
 
 A node says what most of its states said. Where an answer is decided, the few states that are most alike tell more: what
 they went on to say is looked up by nearness (k nearest neighbours, Cover and Hart 1967, weighed by distance).

@@ -1,4 +1,4 @@
-"""All rows, looked at before any work: which are good, which ask the same, how long their prompts are."""
+"""All rows, looked at before any work: which are good, ask the same, or are asked (again), and how long."""
 
 from __future__ import annotations
 

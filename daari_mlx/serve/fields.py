@@ -1,4 +1,4 @@
-"""What comes in, checked: null is absent, and a field that is not known is refused by its name."""
+"""The fields of requests, checked: null is absent, and a field that is not known is refused by its name."""
 
 from __future__ import annotations
 

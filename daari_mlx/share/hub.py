@@ -1,4 +1,4 @@
-"""The Hugging Face Hub: some files of a repository come as a folder, and go as one commit."""
+"""The Hugging Face Hub: some files of a repository come as a folder (`pull`), and go as one commit (`push`)."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import make_cli_docs
+import make_file_index
 import make_python_docs
 import pytest
 import typer
@@ -96,3 +97,7 @@ def test_workflows_call_what_is_there() -> None:
     for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
         for script in re.findall(r"(?<![\w/.])((?:\.ci|scripts)/[\w.-]+)", workflow.read_text(encoding="utf-8")):
             assert (ROOT / script).is_file(), f"{workflow.name}: {script}"
+
+
+def test_the_index_of_files_says_what_their_docstrings_say() -> None:
+    assert _text(make_file_index.PAGE) == make_file_index.page(), f"stale: run {make_file_index.COMMAND}"
