@@ -9,7 +9,7 @@ import numpy as np
 
 from daari_mlx.compile.budget import MAX_BYTES, STEP_BYTES, STEPS_SHARE, exemplar_rows, left_over
 from daari_mlx.compile.calibrate import calibrate, parts
-from daari_mlx.compile.tables import count_edges, count_habits, count_steps
+from daari_mlx.compile.tables import count_edges, count_steps
 from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import Exemplars, make_exemplars
 from daari_mlx.graph.graph import Graph
@@ -81,8 +81,7 @@ def count_graph(
     edge_start, edge_token, edge_probability, support = count_edges(
         corpus.labels[answers], corpus.tokens[answers], size, vocab_size
     )
-    habits = count_habits(corpus, size)
-    fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, habits, edge_start)
+    fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, edge_start)
     left = left_over(max_bytes, (*fixed, edge_token, edge_probability), len(corpus))
     step_key, step_node = count_steps(corpus, size, vocab_size, int(left * STEPS_SHARE) // STEP_BYTES)
     text, exemplars = _said(corpus, left - STEP_BYTES * len(step_key))
@@ -96,7 +95,6 @@ def count_graph(
         support=support,
         step_key=step_key,
         step_node=step_node,
-        habits=habits,
         text=text,
         exemplars=exemplars,
     )

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from daari_mlx.graph.arbiter import BUCKETS, MAX_ODDS, OTHER, SAME, Arbiter, scenes_of
-from daari_mlx.graph.cells import STEPS
+from daari_mlx.graph.arbiter import MAX_ODDS, OTHER, SAME, Arbiter, scenes_of
 from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import REACH
 from daari_mlx.graph.source import CELL, CELL_BITS, SHAPES, SILENT
@@ -40,19 +39,17 @@ class Cases:
     Attributes:
         tokens: ``(C, S)`` int32, ``SILENT`` where a source said nothing.
         cells: ``(C, S)`` int32.
-        buckets: ``(C,)`` int32, of steps since the anchor.
         came: ``(C,)`` int32.
     """
 
     tokens: NDArray[np.int32]
     cells: NDArray[np.int32]
-    buckets: NDArray[np.int32]
     came: NDArray[np.int32]
 
     @classmethod
     def join(cls, parts: list[Cases]) -> Cases:
         """All cases of some parts."""
-        names = ("tokens", "cells", "buckets", "came")
+        names = ("tokens", "cells", "came")
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
@@ -106,7 +103,6 @@ def parts(sequences: int, seed: int) -> tuple[list[NDArray[np.int64]], int]:
 def try_sources(sources: Sources, corpus: Corpus, progress: Bar) -> Cases:
     """Let the sources name tokens along the sequences of a corpus that they do not know."""
     voices: list[list[int]] = []
-    buckets: list[int] = []
     came: list[int] = []
     row = prompt = 0
     for rows, before in zip(corpus.rows.tolist(), corpus.before_rows.tolist(), strict=True):
@@ -116,9 +112,8 @@ def try_sources(sources: Sources, corpus: Corpus, progress: Bar) -> Cases:
             until = before + anchor + 1
             known = row + anchor < len(corpus.states)
             moment = sources.start(said, labels[anchor], until, corpus.states[row + anchor] if known else None)
-            for step, token in enumerate(said[until : until + REACH]):
+            for token in said[until : until + REACH]:
                 voices.append(moment.voices)
-                buckets.append(BUCKETS[step])
                 came.append(token)
                 sources.push(token, moment)
         row, prompt = row + rows, prompt + before
@@ -127,7 +122,6 @@ def try_sources(sources: Sources, corpus: Corpus, progress: Bar) -> Cases:
     return Cases(
         (said_by >> CELL_BITS).astype(np.int32),
         np.where(said_by == SILENT, 0, said_by & CELL).astype(np.int32),
-        np.array(buckets, np.int32),
         np.array(came, np.int32),
     )
 
@@ -169,7 +163,7 @@ def _tokens(
     """Every token that was named in a case: its scene, the sources' log-odds (0 where silent), whether it was right."""
     tokens = cases.tokens[:, heard]
     speaks = tokens != SILENT
-    each = np.stack([o[cases.cells[:, k], cases.buckets] for o, k in zip(odds, heard, strict=True)], axis=1) * speaks
+    each = np.stack([o[cases.cells[:, k]] for o, k in zip(odds, heard, strict=True)], axis=1) * speaks
     worth = 3 ** np.arange(len(heard))
     scenes, values, right = [], [], []
     for k in range(len(heard)):
@@ -222,19 +216,18 @@ def _loss(
 
 
 def _odds(cases: Cases, source: int, shape: tuple[int, ...]) -> FloatArray:
-    """Log-odds ``(cells, STEPS)`` that the source is right, each cell shrunk towards those that it is part of."""
+    """Log-odds ``(cells,)`` that the source is right, each cell shrunk towards those that it is part of."""
     speaks = cases.tokens[:, source] != SILENT
-    cell = cases.cells[speaks, source] * STEPS + cases.buckets[speaks]
+    cell = cases.cells[speaks, source]
     right = cases.tokens[speaks, source] == cases.came[speaks]
-    full = (*shape, STEPS)
-    count = np.bincount(cell, minlength=int(np.prod(full))).reshape(full).astype(float)
-    kept = np.bincount(cell, right, minlength=int(np.prod(full))).reshape(full)
+    count = np.bincount(cell, minlength=int(np.prod(shape))).reshape(shape).astype(float)
+    kept = np.bincount(cell, right, minlength=int(np.prod(shape))).reshape(shape)
     chance = (kept.sum() + 1) / (count.sum() + 2)
-    for level in range(1, len(full) + 1):
-        behind = tuple(range(level, len(full)))
+    for level in range(1, len(shape) + 1):
+        behind = tuple(range(level, len(shape)))
         parent = chance if level == 1 else chance[..., None]
         chance = (kept.sum(axis=behind) + PRIOR * parent) / (count.sum(axis=behind) + PRIOR)
-    limited = np.clip(chance, 1e-3, 1 - 1e-3).reshape(-1, STEPS)
+    limited = np.clip(chance, 1e-3, 1 - 1e-3).ravel()
     return np.log(limited / (1 - limited)).astype(np.float32)
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from daari_mlx.compile.budget import MAX_BYTES, STEP_BYTES, STEPS_SHARE, few_prompts, keep_exemplars, left_over
 from daari_mlx.compile.tables import commonest_steps, top_edges
 from daari_mlx.graph.arbiter import Arbiter
-from daari_mlx.graph.cells import UNKNOWN_HABIT
 from daari_mlx.graph.exemplars import ALIKE, Coarse, Exemplars, rank_within
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes, Projection, nearest
@@ -95,9 +94,8 @@ def merge_tables(nodes: Nodes, parts: Sequence[Part], max_bytes: int = MAX_BYTES
     """
     vocab_size, size = max(p.graph.vocab_size for p in parts), len(nodes.centroids)
     edge_start, edge_token, share, support = _edges(parts, size, vocab_size)
-    habits = _habits(parts, size)
     prompts = few_prompts(np.concatenate([p.graph.prompts for p in parts]), max_bytes)
-    fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, habits, edge_start)
+    fixed = (nodes.centroids, nodes.projection.basis, nodes.projection.mean, support, edge_start)
     left = left_over(max_bytes, (*fixed, edge_token, share), len(prompts))
     step_key, step_node = _steps(parts, size, vocab_size, int(left * STEPS_SHARE) // STEP_BYTES)
     said = np.concatenate([p.graph.text for p in parts])
@@ -112,7 +110,6 @@ def merge_tables(nodes: Nodes, parts: Sequence[Part], max_bytes: int = MAX_BYTES
         support=support,
         step_key=step_key,
         step_node=step_node,
-        habits=habits,
         text=text,
         exemplars=exemplars,
         prompts=prompts,
@@ -191,14 +188,3 @@ def _steps(parts: Sequence[Part], size: int, vocab_size: int, most: int) -> tupl
     pair, which = np.unique(np.concatenate(keys) * size + np.concatenate(targets), return_inverse=True)
     count = np.bincount(which, np.concatenate(counts), len(pair)).astype(np.int64)
     return commonest_steps(pair // size, pair % size, count, most)
-
-
-def _habits(parts: Sequence[Part], size: int) -> NDArray[np.uint8]:
-    """The mean of known habits, by how often their nodes were left."""
-    total, weight = np.zeros(size), np.zeros(size)
-    for part in parts:
-        habits = np.array(part.graph.habit[:-1])
-        count = np.where(habits == UNKNOWN_HABIT, 0, np.maximum(part.graph.support, 1))
-        total += np.bincount(part.node, habits * count, size)
-        weight += np.bincount(part.node, count, size)
-    return np.where(weight > 0, np.rint(total / np.maximum(weight, 1)), UNKNOWN_HABIT).astype(np.uint8)

@@ -1,19 +1,13 @@
-"""From a labelled corpus to the tables of a graph: edges, steps, habits. Counting only."""
+"""From a labelled corpus to the tables of a graph: edges and steps. Counting only."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from daari_mlx.graph.cells import habit
-from daari_mlx.graph.codepoints import as_text
 from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.graph import MAX_EDGES
-from daari_mlx.graph.recall import Recall
-from daari_mlx.graph.source import LOOK_BACK
 from daari_mlx.ground.types import FloatArray, IntArray
-
-COUNTED = 2000  # sequences whose copies are counted, at the most
 
 
 def count_edges(
@@ -74,28 +68,6 @@ def commonest_steps(
         kept = np.sort(np.lexsort((key, -seen))[:most])
         return key[kept], nodes[kept]
     return key, nodes
-
-
-def count_habits(corpus: Corpus, count: int) -> NDArray[np.uint8]:
-    """How far copying can be trusted where each node stands; of a large corpus, some sequences tell.
-
-    Args:
-        corpus: in an order drawn by chance.
-        count: N.
-    """
-    right, seen = np.zeros(count), np.zeros(count, np.int64)
-    row = prompt = 0
-    for rows, before in zip(corpus.rows[:COUNTED].tolist(), corpus.before_rows[:COUNTED].tolist(), strict=True):
-        recall = Recall(before + rows)
-        recall.extend(as_text(corpus.before[prompt : prompt + before].tolist()))
-        for token, label in zip(corpus.tokens[row : row + rows].tolist(), corpus.labels[row : row + rows], strict=True):
-            place, _ = recall.find(recall.text[-LOOK_BACK:])
-            if place >= 0:
-                seen[label] += 1
-                right[label] += recall.text[place] == chr(token)
-            recall.extend(chr(token))
-        row, prompt = row + rows, prompt + before
-    return habit(right, seen)
 
 
 def first_of_each(key: NDArray[np.int64], seen: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -17,14 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daari_mlx.graph.cells import COUNTS, DEPTH, SHARES, STEP_OF, STEPS
+from daari_mlx.graph.cells import COUNTS, SHARES
 from daari_mlx.graph.source import CELL, CELL_BITS, SILENT, Moment, Source
 from daari_mlx.ground.types import FloatArray
 
 SAME, OTHER = 1, 2  # what a source says of a token in a scene: this one, another one; 0 is nothing
 FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
-BUCKETS = STEP_OF  # of steps since the anchor; later steps share the last
-REMEMBERED = 4_000  # verdicts of a bucket of steps, at the most: 17 MB in all
+REMEMBERED = 20_000  # verdicts, at the most: 17 MB
 MAX_ODDS = 12.0  # log-odds beyond which a probability no longer grows: it never is 0 or 1
 _LIMITS = (1 / (1 + exp(MAX_ODDS)), 1 / (1 + exp(-MAX_ODDS)))
 
@@ -52,8 +51,7 @@ class Arbiter:
 
     Attributes:
         names: the S sources that are heard, in the order of the arrays.
-        odds: per source ``(cells, STEPS)`` float32, the log-odds that its token is right, by cell and bucket of steps
-            since the anchor.
+        odds: per source ``(cells,)`` float32, the log-odds that its token is right, by cell.
         weights: ``(3 ** S, 1 + S)`` float32, by scene: the log-odds that a token starts from, and what each source's
             own log-odds count in them. A scene is a number to base 3 with a digit for each source, the first one
             lowest: 0 where it is silent, ``SAME`` where it names the token, ``OTHER`` where it names another.
@@ -64,9 +62,9 @@ class Arbiter:
     weights: FloatArray
 
     @cached_property
-    def worth(self) -> list[list[list[float]]]:
-        """By bucket of steps, the log-odds of each source's cells."""
-        return [[odds[:, step].tolist() for odds in self.odds] for step in range(STEPS)]
+    def worth(self) -> list[list[float]]:
+        """``odds`` as lists."""
+        return [odds.tolist() for odds in self.odds]
 
     @cached_property
     def scenes(self) -> list[list[float]]:
@@ -74,9 +72,9 @@ class Arbiter:
         return self.weights.tolist()
 
     @cached_property
-    def known(self) -> list[dict[Case, Verdict]]:
-        """By bucket of steps, what was judged before: forms repeat themselves, and a look-up is quicker than a sum."""
-        return [{} for _ in range(STEPS)]
+    def known(self) -> dict[Case, Verdict]:
+        """What was judged before: forms repeat themselves, and a look-up is quicker than a sum."""
+        return {}
 
     def propose(
         self,
@@ -102,8 +100,7 @@ class Arbiter:
         first, second, third = (*[source.push for source in heard], _mute, _mute)[:3]
         case, path, last, known = (*moment.voices, SILENT, SILENT)[:3], 1.0, limit - 1, self.known
         for step in range(limit):
-            bucket = BUCKETS[step] if step < DEPTH else STEPS - 1
-            token, probability, name = known[bucket].get(case) or self._judge(case, bucket)
+            token, probability, name = known.get(case) or self._judge(case)
             if token == SILENT:
                 break
             path *= probability
@@ -116,20 +113,19 @@ class Arbiter:
             case = first(token, moment), second(token, moment), third(token, moment)
         return Proposal(tokens, probabilities, named)
 
-    def _judge(self, case: Case, bucket: int) -> Verdict:
+    def _judge(self, case: Case) -> Verdict:
         """The likeliest token, its probability and source; ``SILENT`` where nobody names one."""
-        found = self.weigh(case, bucket)
+        found = self.weigh(case)
         token, odds, name = max(found, key=itemgetter(1)) if found else (SILENT, 0.0, "")
         probability = 1 / (1 + exp(-odds)) if -MAX_ODDS < odds < MAX_ODDS else _LIMITS[odds > 0]
-        known = self.known[bucket]
-        if len(known) >= REMEMBERED:
-            known.clear()
-        verdict = known[case] = token, probability, name
+        if len(self.known) >= REMEMBERED:
+            self.known.clear()
+        verdict = self.known[case] = token, probability, name
         return verdict  # not looked up again: another thread may have cleared them
 
-    def weigh(self, case: Case, bucket: int) -> list[tuple[int, float, str]]:
+    def weigh(self, case: Case) -> list[tuple[int, float, str]]:
         """Every token that is named, the log-odds that it is right, and the first source that named it."""
-        worth, values, scene, digit = self.worth[bucket], [1.0], 0, 1
+        worth, values, scene, digit = self.worth, [1.0], 0, 1
         same: dict[int, int] = {}  # by token, what the scene is less where each of its sources says ``SAME``
         first: dict[int, str] = {}
         for place, voice in enumerate(case):
@@ -164,8 +160,8 @@ def counted(names: tuple[str, ...] = ("edge",)) -> Arbiter:
     share = (np.arange(SHARES) / (SHARES - 1))[:, None]
     seen = np.array([1.0, 2.0, 3.0, 5.0, 11.0, 51.0])[None]
     assert seen.shape[1] == COUNTS
-    chance = np.clip(share * seen / (seen + 2), 0.01, 0.99).reshape(-1, 1)
-    odds = np.repeat(np.log(chance / (1 - chance)), STEPS, axis=1).astype(np.float32)
+    chance = np.clip(share * seen / (seen + 2), 0.01, 0.99).ravel()
+    odds = np.log(chance / (1 - chance)).astype(np.float32)
     return Arbiter(names, (odds,) * len(names), taken_at_their_word(len(names)))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from daari_mlx.graph.arbiter import Arbiter, scenes_of
-from daari_mlx.graph.cells import STEPS
 from daari_mlx.graph.exemplars import Coarse, Exemplars
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes, Projection
@@ -19,7 +19,6 @@ DTYPES: dict[str, type] = {  # of every array in the file, as in memory
     "projection.basis": np.float32,
     "nodes.centroids": np.float32,
     "nodes.support": np.int32,
-    "nodes.habits": np.uint8,
     "edges.start": np.int32,
     "edges.token": np.int32,
     "edges.probability": np.float32,
@@ -36,17 +35,20 @@ DTYPES: dict[str, type] = {  # of every array in the file, as in memory
 }
 
 LATER = {name: 4 for name in DTYPES if name.startswith("exemplars.")}  # the format that an array came with
-FORMER: dict[str, type] = {  # arrays of formats before 5, which nothing reads any more
-    "paths.key": np.int64,
-    "paths.place": np.int32,
-    "paths.kinds": np.uint8,
+FORMER: dict[str, tuple[type, int]] = {  # arrays which nothing reads any more, and the last format that has them
+    "paths.key": (np.int64, 4),
+    "paths.place": (np.int32, 4),
+    "paths.kinds": (np.uint8, 4),
+    "nodes.habits": (np.uint8, 5),
 }
-FORMER_CELLS = {"path": 54, "session": 10}  # of sources that graphs of those formats have besides
+FORMER_CELLS = {"path": (54,), "session": (10,), "copy": (6, 10)}  # how those of sources before format 6 were made up
+FORMER_STEPS = 5  # buckets of steps since the anchor, by which log-odds were kept apart before format 6
 
 
 def dtypes(version: int) -> dict[str, type]:
     """Of every array in a file of this format."""
-    return {n: d for n, d in DTYPES.items() if LATER.get(n, 0) <= version} | (FORMER if version < 5 else {})
+    former = {name: dtype for name, (dtype, last) in FORMER.items() if version <= last}
+    return {n: d for n, d in DTYPES.items() if LATER.get(n, 0) <= version} | former
 
 
 def to_arrays(graph: Graph) -> dict[str, np.ndarray]:
@@ -56,7 +58,6 @@ def to_arrays(graph: Graph) -> dict[str, np.ndarray]:
         "projection.basis": graph.nodes.projection.basis,
         "nodes.centroids": graph.nodes.centroids,
         "nodes.support": graph.support,
-        "nodes.habits": graph.habits,
         "edges.start": graph.edge_start,
         "edges.token": graph.edge_token,
         "edges.probability": graph.edge_probability,
@@ -77,7 +78,7 @@ def from_arrays(arrays: dict[str, np.ndarray], config: dict[str, Any]) -> Graph:
     """The graph of such arrays; its values are not checked here (see :meth:`Graph.check`).
 
     Args:
-        config: with ``layer``, ``vocab_size``, ``sources`` and ``teacher``.
+        config: with ``format_version``, ``layer``, ``vocab_size``, ``sources`` and ``teacher``.
 
     Raises:
         DaariError: the arbiter's arrays do not fit the sources.
@@ -92,10 +93,9 @@ def from_arrays(arrays: dict[str, np.ndarray], config: dict[str, Any]) -> Graph:
         support=arrays["nodes.support"],
         step_key=arrays["steps.key"],
         step_node=arrays["steps.node"],
-        habits=arrays["nodes.habits"],
         text=arrays["text"],
         exemplars=_exemplars(arrays),
-        arbiter=_arbiter(arrays, config.get("sources")),
+        arbiter=_arbiter(arrays, config.get("sources"), config["format_version"]),
         teacher=config["teacher"],
         prompts=arrays["prompts"],
     )
@@ -109,9 +109,15 @@ def _exemplars(arrays: dict[str, np.ndarray]) -> Exemplars:
     return Exemplars(states, arrays["exemplars.place"], arrays["exemplars.bounds"])
 
 
-def _arbiter(arrays: dict[str, np.ndarray], names: object) -> Arbiter:
-    """That of the sources that there are; of a graph of a former format, as if its other ones were always silent."""
-    sizes = {name: cells(name) for name in NAMES} | FORMER_CELLS
+def _arbiter(arrays: dict[str, np.ndarray], names: object, version: int) -> Arbiter:
+    """That of the sources that there are; of a graph of a former format, as if its other ones were always silent.
+
+    What a former format kept apart (a cell of ``FORMER_CELLS``, a bucket of steps) gets the mean of its log-odds.
+    """
+    sizes = {name: cells(name) for name in NAMES}
+    if version < 6:
+        sizes |= {name: prod(shape) for name, shape in FORMER_CELLS.items()}
+        sizes = {name: FORMER_STEPS * count for name, count in sizes.items()}
     known = isinstance(names, list) and all(isinstance(name, str) and name in sizes for name in names)
     if not isinstance(names, list) or not known or not names or len(set(names)) < len(names):
         raise DaariError(f"The graph is damaged: its sources are {str(names)[:80]}, known ones are {list(NAMES)}.")
@@ -119,13 +125,22 @@ def _arbiter(arrays: dict[str, np.ndarray], names: object) -> Arbiter:
     if not kept:
         raise DaariError(f"The graph has only the sources {names}, which are no more: compile it anew.")
     odds, weights = arrays["arbiter.odds"], arrays["arbiter.weights"]
-    ends = np.cumsum([sizes[name] * STEPS for name in names])
+    ends = np.cumsum([sizes[name] for name in names])
     if odds.shape != (ends[-1],) or weights.shape != (3 ** len(names), 1 + len(names)):
         raise DaariError(f"The graph is damaged: its arbiter does not fit its sources {names}.")
     parts = np.split(odds, ends[:-1])
     scenes = scenes_of(len(kept)) @ 3 ** np.array(kept)
     return Arbiter(
         tuple(names[place] for place in kept),
-        tuple(parts[place].reshape(-1, STEPS) for place in kept),
+        tuple(_by_cell(parts[place], names[place]) for place in kept),
         weights[scenes][:, [0, *(1 + place for place in kept)]],
     )
+
+
+def _by_cell(odds: np.ndarray, name: str) -> np.ndarray:
+    """``(cells,)``, from a former format too."""
+    if len(odds) == cells(name):
+        return odds
+    shape = FORMER_CELLS.get(name, (cells(name),))
+    means = odds.reshape(*shape[:-1], cells(name), FORMER_STEPS).mean(axis=-1, dtype=np.float64)
+    return np.asarray(means.mean(axis=0) if means.ndim > 1 else means, np.float32)

@@ -25,7 +25,7 @@ from daari_mlx.ground.files import load_arrays, read_json, save_arrays, whole, w
 from daari_mlx.ground.regular import check_new_folder, open_regular, what_is
 from daari_mlx.teacher.fingerprint import describe, differences, fingerprint
 
-FORMAT_VERSION, OLDEST_READ = 5, 3
+FORMAT_VERSION, OLDEST_READ = 6, 3
 CONFIG, ARRAYS, STATS, CARD = "config.json", "graph.safetensors", "compile_stats.json", "README.md"
 MAX_JSON = MAX_HEADER = 64 << 10  # bytes, far more than is needed: JSON can take 25 times its size in memory
 LIMITS = {CONFIG: MAX_JSON, ARRAYS: 256 << 20, STATS: MAX_JSON, CARD: 1 << 20}  # bytes of a file that is downloaded

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daari_mlx.graph.arbiter import Arbiter, counted
-from daari_mlx.graph.cells import HABITS, STEPS, UNKNOWN_HABIT, kind
+from daari_mlx.graph.cells import kind
 from daari_mlx.graph.codepoints import BREAK, BREAK_CHARACTER, MAX_TOKEN
 from daari_mlx.graph.exemplars import ALIKE, QUANTILES, Exemplars, spans
 from daari_mlx.graph.nodes import Nodes
@@ -40,8 +40,6 @@ class Graph:
         step_key: ``(S,)`` int64, sorted and distinct: ``node * V + token``. Node N stands for "any node": where a
             token mostly leads when this node never took it.
         step_node: ``(S,)`` int32, the node each step leads to.
-        habits: ``(N,)`` uint8, how far copying can be trusted where each node stands, see
-            :func:`daari_mlx.graph.cells.habit`.
         text: ``(C,)`` int32, the answers themselves, each behind its prompt's last token and with ``BREAK`` after it.
         exemplars: single states, and where in the text each went on.
         arbiter: how far each source can be trusted.
@@ -58,7 +56,6 @@ class Graph:
     support: IntArray
     step_key: NDArray[np.int64]
     step_node: IntArray
-    habits: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     text: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
     exemplars: Exemplars = field(default_factory=Exemplars)
     arbiter: Arbiter = field(default_factory=counted)
@@ -118,11 +115,6 @@ class Graph:
             target = np.where(has_edge & (self.step_key[found] == key), self.step_node[found], NO_NODE)
         voices = np.where(has_edge, token << CELL_BITS | kinds, SILENT)
         return [*voices.tolist(), SILENT], [*target.tolist(), NO_NODE]
-
-    @cached_property
-    def habit(self) -> list[int]:
-        """``habits`` as a list, with the unknown one behind it: that of ``NO_NODE``."""
-        return [*(self.habits.tolist() or [UNKNOWN_HABIT] * self.size), UNKNOWN_HABIT]
 
     @cached_property
     def exemplars_of(self) -> dict[int, tuple[int, int]]:
@@ -198,8 +190,6 @@ class Graph:
         expect("text", tokens, np.int32, (len(tokens),))
         require(in_range(tokens, BREAK, min(self.vocab_size, MAX_TOKEN)), "text holds an id that is none")
         require(len(tokens) == 0 or tokens[-1] == BREAK, "the text does not end its last sequence")
-        expect("nodes.habits", self.habits, np.uint8, (self.size,) if self.habits.size else (0,))
-        require(in_range(self.habits, 0, HABITS), "nodes.habits holds a habit that is none")
         self._check_exemplars()
         self._check_arbiter()
 
@@ -229,7 +219,7 @@ class Graph:
         names, odds, weights = self.arbiter.names, self.arbiter.odds, self.arbiter.weights
         require(set(names) <= set(NAMES) and 0 < len(set(names)) == len(names) == len(odds), "its sources are none")
         for name, values in zip(names, odds, strict=True):
-            expect(f"arbiter.odds of {name}", values, np.float32, (cells(name), STEPS))
+            expect(f"arbiter.odds of {name}", values, np.float32, (cells(name),))
         expect("arbiter.weights", weights, np.float32, (3 ** len(names), 1 + len(names)))
         for name, numbers in (("odds", np.concatenate(odds)), ("weights", weights)):
             require(bool((np.abs(numbers) < MAX_WEIGHT).all()), f"arbiter.{name} holds a value that is none")

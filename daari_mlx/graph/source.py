@@ -9,14 +9,14 @@ from __future__ import annotations
 from math import prod
 from typing import Protocol
 
-from daari_mlx.graph.cells import COUNTS, DISTANCES, HABITS, LENGTHS, SHARES
+from daari_mlx.graph.cells import COUNTS, DISTANCES, LENGTHS, SHARES
 from daari_mlx.ground.types import FloatArray
 
 NAMES = ("edge", "near", "copy")
 SHAPES: dict[str, tuple[int, ...]] = {  # how the cells of each are made up, the most telling bucket first
     "edge": (SHARES, COUNTS),
     "near": (SHARES, DISTANCES),
-    "copy": (HABITS, LENGTHS),
+    "copy": (LENGTHS,),
 }
 NO_NODE = -1
 LOOK_BACK = 16  # characters that sources look back on

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daari_mlx.graph.cells import DISTANCES, LENGTH_OF, LENGTHS, SHARES
+from daari_mlx.graph.cells import DISTANCES, LENGTH_OF, SHARES
 from daari_mlx.graph.codepoints import BREAK_CHARACTER, as_text
 from daari_mlx.graph.exemplars import REACH
 from daari_mlx.graph.graph import Graph
@@ -122,15 +122,14 @@ class Copy:
 
     name = "copy"
 
-    def __init__(self, habits: list[int]) -> None:
-        self._habit = [habit * LENGTHS for habit in habits]
+    def __init__(self) -> None:
         self.recall = Recall(PROMPT)
         self._place, self._length, self._voice = -1, 0, SILENT
 
     def start(self, moment: Moment) -> int:
         """See :class:`Source`."""
         self._place, self._length = self.recall.find(moment.said)
-        return self._look(moment.node)
+        return self._look()
 
     def push(self, token: int, moment: Moment) -> int:
         """See :class:`Source`."""
@@ -139,13 +138,13 @@ class Copy:
             self._length += 1
         else:
             self._place, self._length = self.recall.find(moment.said)
-        return self._look(moment.node)
+        return self._look()
 
-    def _look(self, node: int) -> int:
+    def _look(self) -> int:
         if self._place < 0 or self.recall.text[self._place] == BREAK_CHARACTER:
             self._voice = SILENT
             return SILENT
-        cell = LENGTH_OF[self._length if self._length < LONGEST else LONGEST] + self._habit[node]
+        cell = LENGTH_OF[self._length if self._length < LONGEST else LONGEST]
         self._voice = voice = ord(self.recall.text[self._place]) << CELL_BITS | cell
         return voice
 
@@ -160,7 +159,7 @@ class Sources:
     """
 
     def __init__(self, graph: Graph, names: Sequence[str] = NAMES, earlier: str = "") -> None:
-        self._own, self._earlier = Copy(graph.habit), earlier
+        self._own, self._earlier = Copy(), earlier
         made: dict[str, Source] = {"edge": Edge(graph), "near": Near(graph), "copy": self._own}
         self.all = [made[name] for name in names]
         self._tokens: list[int] = []

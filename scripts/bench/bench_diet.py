@@ -16,7 +16,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -41,7 +41,7 @@ def module(*names: str) -> Any:
 class Parts:
     """One set's graph in this process's checkout, whole or without some part."""
 
-    def __init__(self, streams: Path, name: str, seed: int) -> None:
+    def __init__(self, streams: Path, name: str, seed: int, others: Sequence[str]) -> None:
         load = module("daari_mlx.measure.streams", "daari_mlx.streams").load_streams
         self.curves = module("daari_mlx.cost.curves", "daari_mlx.curves").CURVES
         self.drafter = module("daari_mlx.draft.drafter", "daari_mlx.draft").GraphDrafter
@@ -55,19 +55,20 @@ class Parts:
         known = load(train).items
         prompts, found = {tuple(stream.prompt) for stream in known}, load(test)
         self.test = replace(found, items=tuple(s for s in found.items if tuple(s.prompt) not in prompts))
+        self.others = {other: load(*streams.glob(f"{other}.*.test.safetensors")) for other in others if other != name}
         self.train = len(known)
         self.counted = module("stream_graphs").Made(known, seed=seed)._counted
 
-    def speed(self, graph: Any, *, shared: bool = False) -> dict[str, float]:
-        """By T(m), with a drafter for each answer, or one for all of them."""
-        found = {}
+    def speed(self, graph: Any, *, shared: bool = False, on: Any = None) -> dict[str, float]:
+        """By T(m), with a drafter for each answer, or one for all of them; ``on`` other answers than the set's own."""
+        found, test = {}, on or self.test
         for curve in self.curves.values():
 
             def make(cost: Any = curve.cost) -> Any:
-                return self.drafter(graph, cost=cost, ends=self.test.ends)
+                return self.drafter(graph, cost=cost, ends=test.ends)
 
             one = make()
-            run = self.replay(self.test, lambda _, one=one, make=make: one if shared else make(), most=curve.most)
+            run = self.replay(test, lambda _, one=one, make=make: one if shared else make(), most=curve.most)
             found[curve.name] = run.speedup(curve.cost)
         return found
 
@@ -84,9 +85,11 @@ class Parts:
         cells[:, place] %= self.cells.LENGTHS
         return replace(graph, habits=np.zeros_like(graph.habits)), replace(cases, cells=cells)
 
-    def without_steps(self, names: list[str]) -> Any:
-        """A cell means the same however far from the anchor."""
+    def without_steps(self, names: list[str], change: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None) -> Any:
+        """A cell means the same however far from the anchor; ``change`` is that of :meth:`graph`."""
         graph, cases, sources = self.counted
+        if change is not None:
+            graph, cases = change(graph, cases, sources)
         arbiter = self.calibrate.fit(replace(cases, buckets=np.zeros_like(cases.buckets)), sources, names)
         odds = tuple(np.repeat(values[:, :1], values.shape[1], axis=1) for values in arbiter.odds)
         return replace(graph, arbiter=replace(arbiter, odds=odds))
@@ -122,8 +125,13 @@ class Parts:
                 yield f"without steps{of}", self.speed(self.without_steps(names))
             if hasattr(self.cells, "HABITS"):
                 yield f"without habits{of}", self.speed(self.graph(names, self.without_habits))
+                yield f"without steps and habits{of}", self.speed(self.without_steps(names, self.without_habits))
+        for other, test in self.others.items():
+            yield f"all, on {other}", self.speed(whole, on=test)
         believed, self.length.Trust.believed = self.length.Trust.believed, lambda _, promised: list(promised)
         yield "without trust", self.speed(whole)
+        for other, test in self.others.items():
+            yield f"without trust, on {other}", self.speed(whole, on=test)
         self.length.Trust.believed = believed
 
 
@@ -155,7 +163,7 @@ def main() -> None:
     for seed in map(int, args.seeds.split(",")):
         for name in args.sets.split(","):
             begun = perf_counter()
-            parts = Parts(args.streams, name, seed)
+            parts = Parts(args.streams, name, seed, args.sets.split(","))
             for what, speed in parts.variants():
                 line = {"measurement": "diet", "set": name, "seed": seed, "train": parts.train, "what": what}
                 with args.out.open("a", encoding="utf-8") as file:

@@ -105,9 +105,9 @@ def graph_bytes(graph: Graph) -> int:
 class Loudest(Arbiter):
     """Takes the source with the highest counted chance at its word, instead of a regression over all of them."""
 
-    def weigh(self, case: Case, bucket: int) -> list[tuple[int, float, str]]:
+    def weigh(self, case: Case) -> list[tuple[int, float, str]]:
         """The loudest voice alone."""
-        worth = self.worth[bucket]
+        worth = self.worth
         heard = [
             (voice >> CELL_BITS, worth[place][voice & CELL], self.names[place])
             for place, voice in enumerate(case)

@@ -10,7 +10,7 @@ from operator import itemgetter
 from daari_mlx.cost.curves import Curve
 from daari_mlx.decode.limits import Options
 from daari_mlx.draft.drafter import Context
-from daari_mlx.graph.arbiter import BUCKETS, FLOOR
+from daari_mlx.graph.arbiter import FLOOR
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.types import FloatArray
@@ -111,8 +111,7 @@ class Branching:
             self.sources.push(token, moment)
         arbiter, steps = self.graph.arbiter, []
         while len(steps) < limit and reached > FLOOR:
-            bucket = BUCKETS[min(len(prefix) + len(steps), len(BUCKETS) - 1)]
-            named = arbiter.weigh(tuple(moment.voices), bucket)
+            named = arbiter.weigh(tuple(moment.voices))
             if not named:
                 break
             (best, odds, _), *others = sorted(named, key=itemgetter(1), reverse=True)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from graphs import (
-    FULL_NODES,
     FULL_STATES,
     FULL_VOCABULARY,
     WIDTH,
@@ -29,7 +28,7 @@ from daari_mlx.compile.calibrate import MIN_SEQUENCES
 from daari_mlx.draft.drafter import Context, GraphDrafter
 from daari_mlx.graph.arbiter import Arbiter, counted
 from daari_mlx.graph.arrays import DTYPES, from_arrays, to_arrays
-from daari_mlx.graph.cells import HABITS, STEPS
+from daari_mlx.graph.artifact import FORMAT_VERSION
 from daari_mlx.graph.codepoints import BREAK, MAX_TOKEN
 from daari_mlx.graph.exemplars import ALIKE, QUANTILES, Coarse, Exemplars
 from daari_mlx.graph.graph import Graph
@@ -156,7 +155,7 @@ def with_odds(source: int, values: Any) -> Graph:
     return damaged("arbiter", odds=tuple(odds))
 
 
-def with_value(value: float, index: Any = (3, 2)) -> Any:
+def with_value(value: float, index: Any = 3) -> Any:
     def change(odds: np.ndarray) -> np.ndarray:
         odds[index] = value
         return odds
@@ -182,9 +181,6 @@ DAMAGES = {
     "no break at the end": lambda: with_text(-1, 5),
     "text without its last break": lambda: damaged(None, text=full_graph().text[:-1]),
     "text of another type": lambda: damaged(None, text=full_graph().text.astype(np.int64)),
-    "habit that is none": lambda: damaged(None, habits=np.full(FULL_NODES, HABITS, np.uint8)),
-    "fewer habits": lambda: damaged(None, habits=full_graph().habits[:-1]),
-    "habits of another type": lambda: damaged(None, habits=full_graph().habits.astype(np.int32)),
     "states of another type": lambda: with_states(lambda values: values.astype(np.int16)),
     "states of no width": lambda: with_states(lambda values: values[:, 0]),
     "narrower states": lambda: with_states(lambda values: values[:, :-1]),
@@ -219,7 +215,7 @@ DAMAGES = {
     "odds infinite": lambda: with_odds(2, with_value(float("inf"))),
     "odds so large that sums overflow": lambda: with_odds(1, with_value(1e38)),
     "odds of fewer cells": lambda: with_odds(2, lambda odds: odds[:-1]),
-    "odds of fewer steps": lambda: with_odds(2, lambda odds: odds[:, :-1]),
+    "odds in a column": lambda: with_odds(2, lambda odds: odds[:, None]),
     "odds of another type": lambda: with_odds(2, lambda odds: odds.astype(np.float64)),
     "odds of fewer sources": lambda: damaged("arbiter", odds=full_graph().arbiter.odds[:-1]),
     "weight NaN": lambda: changed("arbiter", "weights", (0, 0), np.nan),
@@ -243,11 +239,12 @@ def test_each_damage_is_refused(damage: str) -> None:
         DAMAGES[damage]().check()
 
 
-TABLES = [name for name in DTYPES if name.split(".")[0] in ("text", "exemplars", "arbiter") or name == "nodes.habits"]
+TABLES = [name for name in DTYPES if name.split(".")[0] in ("text", "exemplars", "arbiter")]
 
 
 def config_of(graph: Graph, sources: Any = NAMES) -> dict[str, Any]:
-    return {"layer": "final", "vocab_size": graph.vocab_size, "teacher": {}, "sources": list(sources)}
+    about = {"format_version": FORMAT_VERSION, "layer": "final", "vocab_size": graph.vocab_size}
+    return {**about, "teacher": {}, "sources": list(sources)}
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -265,9 +262,6 @@ def test_other_types_and_shapes_are_refused(name: str, change: str) -> None:
     arrays[name] = changes[change]() if change in changes else array.astype(change)
     if name == "text" and change == "longer":
         from_arrays(arrays, config_of(full_graph())).check()  # one more sequence, an empty one
-        return
-    if name == "nodes.habits" and change == "none":
-        from_arrays(arrays, config_of(full_graph())).check()  # nothing is known of any node
         return
     with pytest.raises(DaariError, match="The graph is damaged"):
         from_arrays(arrays, config_of(full_graph())).check()
@@ -319,12 +313,11 @@ def any_graphs(draw: st.DrawFn) -> Graph:
         support=random.integers(0, 2**31 - 1, size=nodes).astype(np.int32),
         step_key=keys,
         step_node=random.integers(0, nodes, size=len(keys)).astype(np.int32),
-        habits=random.integers(0, HABITS, size=nodes).astype(np.uint8),
         text=tokens,
         exemplars=Exemplars(states, stand, bounds),
         arbiter=Arbiter(
             names,
-            tuple((random.uniform(-1, 1, size=(cells(n), STEPS)) * scale).astype(np.float32) for n in names),
+            tuple((random.uniform(-1, 1, size=cells(n)) * scale).astype(np.float32) for n in names),
             (random.uniform(-1, 1, size=(3 ** len(names), 1 + len(names))) * scale).astype(np.float32),
         ),
     )

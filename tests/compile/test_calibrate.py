@@ -25,8 +25,7 @@ from daari_mlx.compile.calibrate import (
     fit,
     try_sources,
 )
-from daari_mlx.graph.arbiter import BUCKETS, MAX_ODDS, Arbiter
-from daari_mlx.graph.cells import STEPS
+from daari_mlx.graph.arbiter import MAX_ODDS, Arbiter
 from daari_mlx.graph.exemplars import REACH
 from daari_mlx.graph.source import CELL, CELL_BITS, NAMES, SILENT, cells
 from daari_mlx.graph.sources import Sources
@@ -53,11 +52,9 @@ def cases_of(chance: dict[str, np.ndarray], count: int, seed: int, *, speaks: fl
         token = np.where(right, came, wrong)
         tokens.append(np.where(random.random(count) < speaks, token, SILENT))
         found.append(cell)
-    bucket = random.integers(0, STEPS, size=count)
     return Cases(
         np.stack(tokens, axis=1).astype(np.int32),
         np.stack(found, axis=1).astype(np.int32),
-        bucket.astype(np.int32),
         came.astype(np.int32),
     )
 
@@ -65,17 +62,10 @@ def cases_of(chance: dict[str, np.ndarray], count: int, seed: int, *, speaks: fl
 def promises(arbiter: Arbiter, cases: Cases) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(promised, right, first source's token is the one drafted) of the first draft token of each case."""
     promised, right, first = [], [], []
-    steps = [BUCKETS.index(b) for b in range(STEPS)]
-    for tokens, found, bucket, came in zip(
-        cases.tokens.tolist(), cases.cells.tolist(), cases.buckets.tolist(), cases.came.tolist(), strict=True
-    ):
-        # a draft that has come as far as the bucket: its first steps are silent for nobody and agreed on
-        heard = [
-            Scripted(n, [(0, 0)] * steps[bucket] + [(t, c)])
-            for n, t, c in zip(arbiter.names, tokens, found, strict=True)
-        ]
-        proposal = arbiter.propose(heard, beginning(heard), steps[bucket] + 1, floor=0.0)
-        if len(proposal.tokens) > steps[bucket]:
+    for tokens, found, came in zip(cases.tokens.tolist(), cases.cells.tolist(), cases.came.tolist(), strict=True):
+        heard = [Scripted(n, [(t, c)]) for n, t, c in zip(arbiter.names, tokens, found, strict=True)]
+        proposal = arbiter.propose(heard, beginning(heard), 1, floor=0.0)
+        if proposal.tokens:
             promised.append(proposal.probabilities[-1])
             right.append(proposal.tokens[-1] == came)
             first.append(proposal.tokens[-1] == tokens[0])
@@ -125,10 +115,10 @@ def test_the_chance_of_a_single_source_is_that_of_its_cell() -> None:
 def test_a_source_that_says_what_another_says_adds_nothing() -> None:
     """They err together: agreement of two copies of one voice must not raise the promise."""
     one = cases_of({"edge": CHANCES["edge"]}, 20_000, seed=3)
-    twice = Cases(np.repeat(one.tokens, 2, axis=1), np.repeat(one.cells, 2, axis=1), one.buckets, one.came)
+    twice = Cases(np.repeat(one.tokens, 2, axis=1), np.repeat(one.cells, 2, axis=1), one.came)
     arbiter = fit(twice, only("near", "edge"))
     unseen = cases_of({"edge": CHANCES["edge"]}, 12_000, seed=4)
-    unseen = Cases(np.repeat(unseen.tokens, 2, axis=1), np.repeat(unseen.cells, 2, axis=1), unseen.buckets, unseen.came)
+    unseen = Cases(np.repeat(unseen.tokens, 2, axis=1), np.repeat(unseen.cells, 2, axis=1), unseen.came)
     promised, right, _ = promises(arbiter, unseen)
     gaps = reliability(promised, right)
     assert len(gaps) >= 5 and max(gaps) < 0.05
@@ -144,7 +134,7 @@ def scene_cases(count: int, seed: int) -> Cases:
     second = np.where(agree, first, np.where(sure, came, wrong[1] + (wrong[1] == first)))
     tokens = np.stack([first, second], axis=1).astype(np.int32)
     zero = np.zeros_like(tokens)
-    return Cases(tokens, zero, zero[:, 0], came.astype(np.int32))
+    return Cases(tokens, zero, came.astype(np.int32))
 
 
 def test_who_agrees_with_whom_tells_more_than_how_sure_each_is() -> None:
@@ -166,7 +156,6 @@ def test_a_rare_scene_is_drawn_towards_all_others() -> None:
     joined = Cases(
         np.concatenate([common.tokens, rare_tokens]),
         np.concatenate([common.cells, rare.cells]),
-        np.concatenate([common.buckets, rare.buckets]),
         np.concatenate([common.came, np.full(3, 7, np.int32)]),
     )
     before, after = fit(common, only(*CHANCES)), fit(joined, only(*CHANCES))
@@ -193,10 +182,10 @@ def test_a_rare_cell_is_drawn_towards_those_like_it() -> None:
     size = cells("copy")
     cell = np.array([*([0] * 500), 1, 2], np.int32)
     came = np.array([*([1, 0] * 250), 1, 0], np.int32)
-    cases = Cases(np.ones((502, 1), np.int32), cell[:, None], np.zeros(502, np.int32), came)
+    cases = Cases(np.ones((502, 1), np.int32), cell[:, None], came)
     odds = fit(cases, only("copy")).odds[0]
-    assert odds.shape == (size, STEPS) and np.isfinite(odds).all()
-    chance = 1 / (1 + np.exp(-odds[:, 0]))
+    assert odds.shape == (size,) and np.isfinite(odds).all()
+    chance = 1 / (1 + np.exp(-odds))
     assert chance[0] == pytest.approx(0.5, abs=0.02)
     assert 0.5 < chance[1] < 0.75 and 0.25 < chance[2] < 0.5
     assert chance[3] == pytest.approx(0.5, abs=0.02), "a cell never seen is taken for the average"
@@ -206,14 +195,14 @@ def test_a_rare_cell_is_drawn_towards_those_like_it() -> None:
 def test_all_right_and_all_wrong(right: bool) -> None:
     made = cases_of(CHANCES, 400, seed=5)
     tokens = np.where(made.tokens == SILENT, SILENT, made.came[:, None] if right else made.came[:, None] + 1)
-    arbiter = fit(Cases(tokens.astype(np.int32), made.cells, made.buckets, made.came), only(*CHANCES))
+    arbiter = fit(Cases(tokens.astype(np.int32), made.cells, made.came), only(*CHANCES))
     promised, _, _ = promises(arbiter, made)
     assert (promised > 0.999).all() if right else (promised < 0.001).all()
 
 
 def test_no_cases_promise_nothing() -> None:
     none = np.zeros((0, 3), np.int32)
-    arbiter = fit(Cases(none, none, none[:, 0], none[:, 0]), only(*CHANCES))
+    arbiter = fit(Cases(none, none, none[:, 0]), only(*CHANCES))
     assert (arbiter.weights[:, 0] == -MAX_ODDS).all() and all(np.isfinite(odds).all() for odds in arbiter.odds)
 
 
@@ -224,7 +213,7 @@ def test_only_the_named_are_heard() -> None:
         arbiter = fit(made, whole, names)
         expected = [n for n in CHANCES if names is None or n in names]
         assert list(arbiter.names) == expected and arbiter.weights.shape == (3 ** len(expected), 1 + len(expected))
-        assert [o.shape for o in arbiter.odds] == [(cells(n), STEPS) for n in expected]
+        assert [o.shape for o in arbiter.odds] == [(cells(n),) for n in expected]
         assert arbiter.weights.dtype == np.float32 and all(o.dtype == np.float32 for o in arbiter.odds)
 
 
@@ -244,7 +233,7 @@ def test_no_sequence_is_tried_on_tables_that_know_it(count: int, monkeypatch: py
         assert not known & set(held) and held == corpus.before.tolist()
         assert len(known) + count // FOLDS == count, "four fifths are known"
         tried.append(held)
-        return Cases(*(np.zeros((0, 1), np.int32),) * 2, *(np.zeros(0, np.int32),) * 2)
+        return Cases(*(np.zeros((0, 1), np.int32),) * 2, np.zeros(0, np.int32))
 
     monkeypatch.setattr(calibrate_module, "try_sources", trying)
     monkeypatch.setattr(calibrate_module, "fit", lambda *_: "arbiter")
@@ -283,8 +272,8 @@ def test_cases_are_what_sources_say_along_a_sequence() -> None:
             until = len(one.before) + anchor + 1
             fresh = Sources(graph)
             moment = fresh.start(whole[:until], one.labels[anchor])
-            for step, token in enumerate(whole[until : until + REACH]):
-                assert cases.came[at] == token and cases.buckets[at] == BUCKETS[step]
+            for token in whole[until : until + REACH]:
+                assert cases.came[at] == token
                 for k, voice in enumerate(moment.voices):
                     assert cases.tokens[at, k] == voice >> CELL_BITS
                     assert voice == SILENT or cases.cells[at, k] == voice & CELL

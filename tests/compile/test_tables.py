@@ -8,10 +8,8 @@ import numpy as np
 from graphs import Said, corpus_of
 from hypothesis import given
 from hypothesis import strategies as st
-from test_recall import naive_find
 
-from daari_mlx.compile.tables import COUNTED, count_edges, count_habits, count_steps
-from daari_mlx.graph.cells import HABITS, UNKNOWN_HABIT
+from daari_mlx.compile.tables import count_edges, count_steps
 from daari_mlx.graph.codepoints import BREAK
 from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.graph import MAX_EDGES
@@ -107,29 +105,3 @@ def test_a_corpus_of_empty_sequences_has_empty_tables() -> None:
     assert text.tolist() == [BREAK, BREAK] and len(places) == 0
     assert len(count_steps(corpus, NODES, VOCABULARY)[0]) == 0
     assert corpus.take([]).tokens.tolist() == [] and len(corpus.take([])) == 0
-
-
-@given(sequences())
-def test_habits_are_the_share_of_right_copies_at_a_node(said: list[Said]) -> None:
-    right, seen = Counter[int](), Counter[int]()
-    for s in said:
-        whole = "".join(map(chr, (*s.before, *s.tokens)))
-        for row, label in enumerate(s.labels):
-            until = len(s.before) + row
-            place, _ = naive_find(whole[:until], whole[max(until - 32, 0) : until])
-            if place >= 0:
-                seen[label] += 1
-                right[label] += whole[place] == whole[until]
-    overall = sum(right.values()) / max(sum(seen.values()), 1)
-    habits = count_habits(corpus_of(said), NODES).tolist()
-    for node in range(NODES):
-        share = (right[node] + 2 * overall) / (seen[node] + 2)
-        expected = 1 + sum(share >= bound for bound in (0.15, 0.35, 0.6, 0.85)) if seen[node] else UNKNOWN_HABIT
-        assert habits[node] == expected < HABITS
-
-
-def test_of_a_large_corpus_some_sequences_tell_the_habits() -> None:
-    """Copying was right in all of the first and in none of the later ones."""
-    first, later = Said([3], [5, 3, 5], [0, 0, 0]), Said([3], [5, 3, 6], [1, 1, 1])
-    habits = count_habits(corpus_of([first] * COUNTED + [later] * 50), 2)
-    assert habits[0] == HABITS - 1 and habits[1] == UNKNOWN_HABIT

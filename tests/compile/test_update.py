@@ -73,7 +73,7 @@ def test_edges_add_up_to_those_of_all_text_at_once() -> None:
 def test_a_graph_alone_stays_what_it_was() -> None:
     graph = full_graph(3)
     alone = merge_tables(graph.nodes, same_nodes(graph))
-    for name in ("edge_start", "edge_token", "support", "step_key", "step_node", "habits", "text"):
+    for name in ("edge_start", "edge_token", "support", "step_key", "step_node", "text"):
         np.testing.assert_array_equal(getattr(alone, name), getattr(graph, name), err_msg=name)
 
 

@@ -18,6 +18,7 @@ from daari_mlx.cost.length import MAX_DRAFT, Cost, best_length
 from daari_mlx.draft.drafter import LONGEST_REST, WAKEFUL, Context, Draft, GraphDrafter
 from daari_mlx.graph.arbiter import FLOOR
 from daari_mlx.graph.arrays import from_arrays, to_arrays
+from daari_mlx.graph.artifact import FORMAT_VERSION
 from daari_mlx.graph.graph import NO_NODE, Graph
 
 FREE = Cost((1, 64), (1.0, 1.0))
@@ -113,6 +114,7 @@ def own_copy(graph: Graph) -> Graph:
     return from_arrays(
         {name: array.copy() for name, array in to_arrays(graph).items()},
         {
+            "format_version": FORMAT_VERSION,
             "layer": graph.layer,
             "vocab_size": graph.vocab_size,
             "teacher": {},
@@ -395,7 +397,7 @@ def test_a_set_length_never_rests() -> None:
     assert [drafter.draft(Context([1, 2], STATE), 9).rest for _ in range(20)] == [0] * 20
 
 
-def test_drafts_beyond_any_bucket_of_steps() -> None:
+def test_long_drafts() -> None:
     circle = graph_of(2, 10, {0: {5: 1.0}, 1: {6: 1.0}}, {(0, 5): 1, (1, 6): 0, (2, 4): 0}, seen=100)
     draft = GraphDrafter(circle, num_draft_tokens=5000).draft(Context([1, 4], STATE), 3000)
     assert draft.tokens == [5, 6] * (1500)

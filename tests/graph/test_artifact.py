@@ -18,7 +18,7 @@ from zoo import build
 
 from daari_mlx.graph import artifact
 from daari_mlx.graph.arbiter import scenes_of
-from daari_mlx.graph.arrays import FORMER, FORMER_CELLS, LATER
+from daari_mlx.graph.arrays import FORMER, FORMER_CELLS, FORMER_STEPS, LATER
 from daari_mlx.graph.artifact import (
     ARRAYS,
     CARD,
@@ -32,7 +32,6 @@ from daari_mlx.graph.artifact import (
     save_graph,
     seal,
 )
-from daari_mlx.graph.cells import STEPS
 from daari_mlx.graph.source import NAMES, cells
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import load_arrays, save_arrays
@@ -191,12 +190,18 @@ def test_a_config_altered_by_hand_is_noticed(folder: Path, change: dict[str, Any
 FORMER_NAMES = ["path", "edge", "copy", "session"]
 
 
+def former_odds(name: str) -> int:
+    """How many log-odds a source had in formats before 6."""
+    return FORMER_STEPS * int(np.prod(FORMER_CELLS.get(name) or (cells(name),)))
+
+
 def older(folder: Path, version: int, names: list[str]) -> None:
     """Write a graph's folder as a former format has it: other sources too, and without the arrays that came later."""
     arrays = {n: a for n, a in load_arrays(folder / ARRAYS).items() if LATER.get(n, OLDEST_READ) <= version}
-    arrays |= {n: np.zeros((3, 24) if n.endswith("kinds") else 3, dtype) for n, dtype in FORMER.items()}
-    random, sizes = np.random.default_rng(0), {**{n: cells(n) for n in NAMES}, **FORMER_CELLS}
-    arrays["arbiter.odds"] = random.normal(size=sum(sizes[n] for n in names) * STEPS).astype(np.float32)
+    former = {n: dtype for n, (dtype, last) in FORMER.items() if version <= last}
+    arrays |= {n: np.zeros((3, 24) if n.endswith("kinds") else 3, dtype) for n, dtype in former.items()}
+    random = np.random.default_rng(0)
+    arrays["arbiter.odds"] = random.normal(size=sum(map(former_odds, names))).astype(np.float32)
     arrays["arbiter.weights"] = random.normal(size=(3 ** len(names), 1 + len(names))).astype(np.float32)
     save_arrays(folder / ARRAYS, arrays)
     digest = hashlib.sha256((folder / ARRAYS).read_bytes()).hexdigest()
@@ -206,7 +211,7 @@ def older(folder: Path, version: int, names: list[str]) -> None:
 @pytest.mark.parametrize("version", range(OLDEST_READ, FORMAT_VERSION))
 def test_sources_of_a_former_format_that_are_gone_are_taken_for_silent(version: int, tmp_path: Path) -> None:
     folder = save_graph(full_graph(teacher=TEACHER), tmp_path / "graph", COUNTED)
-    names = FORMER_NAMES if version == 3 else ["path", "edge", "near", "copy", "session"]
+    names = {3: FORMER_NAMES, 4: ["path", "edge", "near", "copy", "session"]}.get(version, list(NAMES))
     older(folder, version, names)
     arrays, found = load_arrays(folder / ARRAYS), load_graph(folder)
     kept = [name for name in names if name in NAMES]
@@ -216,11 +221,13 @@ def test_sources_of_a_former_format_that_are_gone_are_taken_for_silent(version: 
         scene = sum(said * 3 ** place[name] for name, said in zip(kept, says, strict=True))
         expected = [weights[scene, 0], *(weights[scene, 1 + place[name]] for name in kept)]
         assert found.arbiter.weights[number].tolist() == expected
-    edge = found.arbiter.odds[kept.index("edge")]
-    assert edge.ravel().tolist() == arrays["arbiter.odds"][54 * STEPS : 108 * STEPS].tolist()
+    parts = np.split(arrays["arbiter.odds"], np.cumsum([former_odds(name) for name in names])[:-1])
+    edge, copy = parts[place["edge"]].reshape(54, FORMER_STEPS), parts[place["copy"]].reshape(6, 10, FORMER_STEPS)
+    assert np.allclose(found.arbiter.odds[kept.index("edge")], edge.mean(axis=1))
+    assert np.allclose(found.arbiter.odds[kept.index("copy")], copy.mean(axis=(0, 2)))
     draft_everywhere(found)
     edit(folder, format_version=FORMAT_VERSION)
-    with pytest.raises(DaariError, match=r"it should hold .*found .*paths"):
+    with pytest.raises(DaariError, match=r"it should hold .*found .*(paths|habits)"):
         load_graph(folder)
 
 

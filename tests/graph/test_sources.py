@@ -14,7 +14,7 @@ from test_recall import naive_find as naive_recall
 from daari_mlx.compile.build import build
 from daari_mlx.graph import recall
 from daari_mlx.graph import sources as sources_module
-from daari_mlx.graph.cells import LENGTH_OF, LENGTHS
+from daari_mlx.graph.cells import LENGTH_OF
 from daari_mlx.graph.codepoints import as_text
 from daari_mlx.graph.graph import NO_NODE, Graph
 from daari_mlx.graph.source import CELL, CELL_BITS, NAMES, SILENT, Moment, cells
@@ -104,8 +104,7 @@ def test_the_walk_stands_where_the_steps_lead(drafted: tuple[list[int], int, lis
 
 @given(drafts())
 def test_copy_goes_on_as_its_text_did(drafted: tuple[list[int], int, list[int | None]]) -> None:
-    graph, text = full_graph(), as_text(drafted[0])
-    assert len(set(graph.habits.tolist())) > 2
+    text = as_text(drafted[0])
     place = length = -1
     for spoken, said, token, was_named in drive("copy", drafted):
         place, length = place + 1, length + 1
@@ -113,13 +112,12 @@ def test_copy_goes_on_as_its_text_did(drafted: tuple[list[int], int, list[int | 
             place, length = naive_recall(text, as_text(said[-LOOK_BACK:]))
         assert spoken.token == (ord(text[place]) if place >= 0 else SILENT)
         if spoken.token != SILENT:
-            habit = int(graph.habits[spoken.node]) if spoken.node != NO_NODE else 0
-            assert spoken.cell == habit * LENGTHS + LENGTH_OF[min(length, 63)]
+            assert spoken.cell == LENGTH_OF[min(length, 63)]
             assert text[: spoken.source._place].endswith(as_text(said[-min(length, 2) :]))
 
 
 def test_a_copy_reaches_to_the_end_of_its_text_and_begins_anew() -> None:
-    copy = Copy([0])
+    copy = Copy()
     copy.recall.extend("abcxab")
     moment = Moment(0, ord("b"), "abcxab")
     voice, drafted = copy.start(moment), []

@@ -15,7 +15,7 @@ from test_replay import stream_of, streams_of
 from daari_mlx.cost.length import Cost
 from daari_mlx.draft.drafter import Context
 from daari_mlx.graph.arbiter import Arbiter
-from daari_mlx.graph.cells import KINDS, STEPS
+from daari_mlx.graph.cells import KINDS
 from daari_mlx.graph.source import CELL_BITS
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.measure.baselines import DRAFTERS, RecycledTokens, RecyclingDrafter, StepChances, hearing
@@ -178,15 +178,15 @@ def test_recycled_tokens_are_the_likeliest_of_the_last_row_there() -> None:
 
 
 def test_one_source_alone_has_its_counted_chance() -> None:
-    odds = np.linspace(-3, 3, KINDS * STEPS, dtype=np.float32).reshape(KINDS, STEPS)
+    odds = np.linspace(-3, 3, KINDS, dtype=np.float32)
     graph = random_graph(3)
     heard = Arbiter(("edge", "copy"), (odds, odds * 2), np.full((9, 3), 0.3, np.float32))
     from dataclasses import replace
 
     alone = hearing(replace(graph, arbiter=heard), "edge").arbiter
     for cell in range(KINDS):
-        ((token, total, name),) = alone.weigh((4 << CELL_BITS | cell,), 2)
-        assert (token, name) == (4, "edge") and total == pytest.approx(float(odds[cell, 2]), rel=1e-5)
+        ((token, total, name),) = alone.weigh((4 << CELL_BITS | cell,))
+        assert (token, name) == (4, "edge") and total == pytest.approx(float(odds[cell]), rel=1e-5)
     with pytest.raises(DaariError, match="no source 'near'"):
         hearing(graph, "near")
 
