@@ -15,6 +15,7 @@ import typer
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import is_given, refuse_unused, takes
 from daari_mlx.cli.options.names import FEATURES, RowsName, TeacherName
+from daari_mlx.cli.shell import interrupt
 from daari_mlx.compile.options import ExtractOptions
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, whole
@@ -71,7 +72,7 @@ def extract(
         raise DaariError("--shard-model pipeline gives each rank some of the layers: use --layer final, or tensor.")
     with crew(lockstep=shard_model is not None) as ranks:
         if ranks.size > 1:  # a launcher that lost one rank ends the others by SIGTERM
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, interrupt)
         record = _extract(workdir, how, teacher_name, rows_name, ranks=ranks, shard_model=shard_model)
     if ranks.rank > 0:
         return

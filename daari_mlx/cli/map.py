@@ -15,6 +15,7 @@ import typer
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import takes
 from daari_mlx.cli.options.names import FEATURES, DrafterName, Drafting, LearnName, RowsName, SchemaName, TeacherName
+from daari_mlx.cli.shell import interrupt
 from daari_mlx.decode.options import Length, Sampling
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.option import Option, number, unescaped, whole
@@ -94,7 +95,7 @@ def map(
     graph = drafter_name.load_graph()
     with crew() as ranks:
         if ranks.size > 1:  # a launcher that lost one rank ends the others by SIGTERM
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, interrupt)
         from daari_mlx.job.run import run_job
         from daari_mlx.show.learnt import learning
 

@@ -75,6 +75,7 @@ def _leave_unsaid() -> None:
 
 def _fail(message: str) -> NoReturn:
     report.note(f"error: {message}")
+    _leave_to_signals(signal.SIGINT, signal.SIGTERM)
     raise typer.Exit(1)
 
 
@@ -93,11 +94,18 @@ def _tell(error: Exception) -> None:
 
 def _stop(command: str) -> NoReturn:
     """Tell of a Ctrl-C; what is left is the process's own end, which a further one may cut short."""
-    if signal.getsignal(signal.SIGINT) is interrupt:  # else the process is somebody else's
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _leave_to_signals(signal.SIGINT)
     resumes = command in RESUMES
     report.note("\nStopped. What is done is kept: the same command resumes." if resumes else "\nStopped.")
+    _leave_to_signals(signal.SIGTERM)
     raise typer.Exit(130) from None
+
+
+def _leave_to_signals(*numbers: int) -> None:
+    """What is left is the process's own end, which these signals may cut short without a word."""
+    for number in numbers:
+        if signal.getsignal(number) is interrupt:  # else the process is somebody else's
+            signal.signal(number, signal.SIG_DFL)
 
 
 def interrupted(error: BaseException | None) -> bool:
@@ -110,7 +118,7 @@ def interrupted(error: BaseException | None) -> bool:
 
 
 def interrupt(number: int, frame: Any) -> NoReturn:
-    """What Ctrl-C does in a process of our own, until a command has told of one (see :func:`_stop`)."""
+    """What Ctrl-C, and in a rank SIGTERM, does in a process of our own, until all is told."""
     raise KeyboardInterrupt
 
 

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import mlx_lm
 import pytest
+import typer
 from graphs import Compiled
 from typer.testing import CliRunner
 
@@ -168,3 +169,23 @@ sys.argv = ["daari-mlx", "inspect", {str(tmp_path)!r} + "/\\u0ca6\\u0cbe\\u0cb0\
             assert json.loads(done.stdout)["graph"].endswith("/ದಾರಿ")
         elif environment != {"LC_ALL": "C"}:
             assert rb"/\u0ca6\u0cbe\u0cb0\u0cbf" in done.stdout
+
+
+@pytest.mark.parametrize("end", [lambda: shell_module._fail("a rank is gone"), lambda: shell_module._stop("extract")])
+def test_once_all_is_told_a_signal_ends_the_process_without_a_word(end: Callable[[], Any]) -> None:
+    """A launcher sends SIGTERM to ranks that may be ending by themselves: Python would print a traceback of its end."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in before:
+            signal.signal(number, shell_module.interrupt)
+        with pytest.raises(typer.Exit):
+            end()
+        assert [signal.getsignal(number) for number in before] == [signal.SIG_DFL] * 2
+        for number in before:
+            signal.signal(number, signal.default_int_handler)  # somebody else's
+        with pytest.raises(typer.Exit):
+            end()
+        assert [signal.getsignal(number) for number in before] == [signal.default_int_handler] * 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
