@@ -144,7 +144,7 @@ def score() -> None:
 def compile_graph() -> None:
     """The graph of what the tuned teacher answers to training messages."""
     source = ("--data", DATA / "train.jsonl", "--limit", ROWS, "--answers", "teacher", "--max-tokens", 48)
-    run("daari-mlx", "compile", *tuned(), *source, "--workdir", WORK / "work", "--graph-path", GRAPH)
+    run("daari-mlx", "compile", *tuned(), *source, "--workdir", WORK / "work", "--graph-path", GRAPH, "--force")
 
 
 def benchmark() -> None:
