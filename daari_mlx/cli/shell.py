@@ -40,7 +40,9 @@ class Command(TyperCommand):
             return result
         except DaariError as error:
             _fail(str(error))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            if isinstance(error.__context__, DaariError):  # it came while the command was ending, and hides why
+                _fail(str(error.__context__))
             _stop(ctx.info_name)
         except Exception as error:
             if interrupted(error):  # an extension module that is being initialised makes an ImportError of a Ctrl-C

@@ -23,7 +23,7 @@ from daari_mlx.ground.types import FloatArray
 
 SAME, OTHER = 1, 2  # what a source says of a token in a scene: this one, another one; 0 is nothing
 FLOOR = 0.02  # no T(m) is so flat that a path less likely than this as a whole pays
-REMEMBERED = 20_000  # verdicts, at the most: 17 MB
+REMEMBERED = 20_000  # verdicts, at the most: 6 MB
 MAX_ODDS = 12.0  # log-odds beyond which a probability no longer grows: it never is 0 or 1
 _LIMITS = (1 / (1 + exp(MAX_ODDS)), 1 / (1 + exp(-MAX_ODDS)))
 
@@ -151,18 +151,14 @@ def scenes_of(count: int) -> np.ndarray:
     return np.arange(3**count)[:, None] // 3 ** np.arange(count) % 3
 
 
-def counted(names: tuple[str, ...] = ("edge",)) -> Arbiter:
-    """The arbiter of a corpus too small to hold anything back: a share counts as the chance, less where counts are few.
-
-    Args:
-        names: sources whose cells are kinds (``edge``, ``path``).
-    """
+def counted() -> Arbiter:
+    """That of a corpus too small to hold anything back: the walk's share is the chance, less where counts are few."""
     share = (np.arange(SHARES) / (SHARES - 1))[:, None]
     seen = np.array([1.0, 2.0, 3.0, 5.0, 11.0, 51.0])[None]
     assert seen.shape[1] == COUNTS
     chance = np.clip(share * seen / (seen + 2), 0.01, 0.99).ravel()
     odds = np.log(chance / (1 - chance)).astype(np.float32)
-    return Arbiter(names, (odds,) * len(names), taken_at_their_word(len(names)))
+    return Arbiter(("edge",), (odds,), taken_at_their_word(1))
 
 
 def taken_at_their_word(count: int) -> FloatArray:

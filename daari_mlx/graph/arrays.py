@@ -9,7 +9,7 @@ import numpy as np
 
 from daari_mlx.graph.arbiter import Arbiter, scenes_of
 from daari_mlx.graph.exemplars import Coarse, Exemplars
-from daari_mlx.graph.graph import Graph
+from daari_mlx.graph.graph import MAX_WEIGHT, Graph, require
 from daari_mlx.graph.nodes import Nodes, Projection
 from daari_mlx.graph.source import NAMES, cells
 from daari_mlx.ground.errors import DaariError
@@ -128,6 +128,7 @@ def _arbiter(arrays: dict[str, np.ndarray], names: object, version: int) -> Arbi
     ends = np.cumsum([sizes[name] for name in names])
     if odds.shape != (ends[-1],) or weights.shape != (3 ** len(names), 1 + len(names)):
         raise DaariError(f"The graph is damaged: its arbiter does not fit its sources {names}.")
+    require(bool((np.abs(odds) < MAX_WEIGHT).all()), "arbiter.odds holds a value that is none")  # before any mean
     parts = np.split(odds, ends[:-1])
     scenes = scenes_of(len(kept)) @ 3 ** np.array(kept)
     return Arbiter(

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from daari_mlx.cli import shell as shell_module
 from daari_mlx.cli.main import app
+from daari_mlx.ground.errors import DaariError
 
 RUN = "from daari_mlx.cli.main import main; main()"
 FULL = Path("/dev/full")
@@ -116,6 +117,22 @@ def test_a_ctrl_c_that_became_another_error_is_one(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(mlx_lm, "load", load)
     result = CliRunner().invoke(app, ["probe", "--model", str(tiny_teacher_path)])
     assert result.exit_code == 130 and result.stderr == "\nStopped.\n"
+
+
+def test_a_signal_while_a_command_ends_does_not_hide_why(
+    monkeypatch: pytest.MonkeyPatch, tiny_teacher_path: Path
+) -> None:
+    """A launcher ends its other ranks as soon as one of them has gone, while that one still tidies up."""
+
+    def load(*args: Any, **kwargs: Any) -> None:
+        try:
+            raise DaariError("Rank 1 stopped.")
+        finally:
+            shell_module.interrupt(signal.SIGTERM, None)
+
+    monkeypatch.setattr(mlx_lm, "load", load)
+    result = CliRunner().invoke(app, ["probe", "--model", str(tiny_teacher_path)])
+    assert result.exit_code == 1 and result.stderr == "error: Rank 1 stopped.\n"
 
 
 def test_what_a_ctrl_c_breaks_off_where_nobody_can_hear_it_is_not_printed(

@@ -225,9 +225,25 @@ def test_sources_of_a_former_format_that_are_gone_are_taken_for_silent(version: 
     edge, copy = parts[place["edge"]].reshape(54, FORMER_STEPS), parts[place["copy"]].reshape(6, 10, FORMER_STEPS)
     assert np.allclose(found.arbiter.odds[kept.index("edge")], edge.mean(axis=1))
     assert np.allclose(found.arbiter.odds[kept.index("copy")], copy.mean(axis=(0, 2)))
+    if "near" in kept:
+        near = parts[place["near"]].reshape(54, FORMER_STEPS).mean(axis=1)
+        assert np.allclose(found.arbiter.odds[kept.index("near")], near)
     draft_everywhere(found)
     edit(folder, format_version=FORMAT_VERSION)
     with pytest.raises(DaariError, match=r"it should hold .*found .*(paths|habits)"):
+        load_graph(folder)
+
+
+@pytest.mark.parametrize("values", [(1e38, -1e38), (4e6, 0.0), (np.inf, -np.inf), (np.nan, 0.0)])
+def test_odds_of_a_former_format_are_looked_at_before_their_mean_is_taken(
+    folder: Path, values: tuple[float, float]
+) -> None:
+    older(folder, 5, list(NAMES))
+    arrays = load_arrays(folder / ARRAYS)
+    arrays["arbiter.odds"][:2] = values
+    save_arrays(folder / ARRAYS, arrays)
+    edit(folder, arrays_sha256=hashlib.sha256((folder / ARRAYS).read_bytes()).hexdigest())
+    with pytest.raises(DaariError, match=r"arbiter\.odds holds a value that is none"):
         load_graph(folder)
 
 
