@@ -156,6 +156,6 @@ def describe(teacher: dict[str, Any]) -> str:
 def differences(graph: dict[str, Any], model: dict[str, Any]) -> list[str]:
     """The names of the fingerprint's parts in which two teachers differ; empty when it is the same one."""
     compared = ["model_type", "structure", "quantisation", "adapter", "weights", "vocab_size", "tokenizer"]
-    if "adapter_scale" in graph:  # older graphs do not say
+    if "adapter_scale" in graph and "adapter_scale" in model:  # older graphs, which may be either, do not say
         compared.append("adapter_scale")
     return [name for name in compared if json.dumps(graph.get(name)) != json.dumps(model.get(name))]
