@@ -23,6 +23,7 @@ import score
 from daari_mlx.cost import machine
 from daari_mlx.cost.length import Cost
 from daari_mlx.graph.artifact import read_stats
+from daari_mlx.graph.source import NAMES
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.share.find import load_graph
 
@@ -263,7 +264,7 @@ def test_the_forecast_and_the_answer_on_the_page_are_those_of_the_files(monkeypa
     assert len(curves) >= 4 and set(curves) <= set(inspected.splitlines())
     said = read_rows("test")[make.SHOWN]["messages"][1]["content"]
     assert said[-30:] in "".join(annotated.split("\n  "))
-    drafted = {name: int(count) for name, count in re.findall(r"(path|copy|edge) (\d+) of", annotated)}
+    drafted = {name: int(count) for name, count in re.findall(rf"({'|'.join(NAMES)}) (\d+) of", annotated)}
     tokens, forwards = map(int, re.findall(r"total +(\d+) tokens in (\d+) forwards", annotated)[0])
     assert drafted and tokens - forwards <= sum(drafted.values()) <= tokens
 
