@@ -61,8 +61,9 @@ def main() -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where the chapter is stale")
-    made, stale = page(), PAGE.read_text(encoding="utf-8") != page()
-    if parser.parse_args().check:
+    check, made = parser.parse_args().check, page()
+    if check:
+        stale = PAGE.read_text(encoding="utf-8") != made
         if stale:
             print(f"ARCHITECTURE.md is stale: run {COMMAND}", file=sys.stderr)
         return int(stale)
