@@ -95,8 +95,14 @@ def _draw_records(function: str, sources: list[str], out: str, dark: bool) -> Pa
 
 def _draw_batch(sources: list[str], out: str, dark: bool) -> Path:
     from daari_mlx.show.plots import plot_batch
+    from daari_mlx.show.plots.records import names_of
 
-    return plot_batch([line for source in sources for _, line in _lines(source)], out, dark=dark)
+    named = [(name, line) for source in sources for name, line in _lines(source)]
+    lines = [line for _, line in named]
+    data = [names_of([line], None)[0] for line in lines]
+    # after their data, and where two runs had the same, after their files
+    names = [f"{of}, {name}" if data.count(of) > 1 else of for of, (name, _) in zip(data, named, strict=True)]
+    return plot_batch(lines, out, names=names, dark=dark)
 
 
 def _draw_learning(sources: list[str], out: str, dark: bool) -> Path:

@@ -86,7 +86,7 @@ class Answering:
         ]
         self._open = len(self._tickets)
         self._done: dict[int, Chunk] = {}
-        self._first: asyncio.Task[News] | None = None
+        self._ahead: News | None = None  # taken before the stream began
         service.worker.submit(self._tickets)
         self._record = service.book.open(self.id, path, asked.shown, asked.prompt_tokens)
         self._finish = "left"
@@ -129,20 +129,27 @@ class Answering:
 
     async def early(self) -> None:
         """Wait a little for the first news: an error gets its own status as long as no header is out."""
-        self._first = asyncio.create_task(self._news.get())
-        await asyncio.wait([self._first], timeout=EARLY)
-        if self._first.done() and (error := self._first.result().error) is not None:
+        self._ahead = await self._next(EARLY)
+        if self._ahead is not None and self._ahead.error is not None:
             self._finish = "error"
-            raise error_of(error)
+            raise error_of(self._ahead.error)
+
+    def gather(self) -> None:
+        """Nobody waits for single tokens: what comes is handed over now and then, and at the end."""
+        for ticket in self._tickets:
+            ticket.gathered = True
 
     async def _next(self, patience: float) -> News | None:
-        getting = self._first or asyncio.create_task(self._news.get())
-        self._first = getting
-        done, _ = await asyncio.wait([getting], timeout=patience)
-        if not done:
+        if self._ahead is not None:
+            news, self._ahead = self._ahead, None
+            return news
+        if not self._news.empty():
+            return self._news.get_nowait()
+        try:
+            async with asyncio.timeout(patience):
+                return await self._news.get()
+        except TimeoutError:
             return None
-        self._first = None
-        return getting.result()
 
     def _read(self, news: News) -> Chunk:
         if news.error is not None:
@@ -150,13 +157,11 @@ class Answering:
         chunk = self.asked.readers[news.index].read(news)
         self._done[news.index] = chunk
         self._open -= news.ended
-        self.service.book.add(self._record, chunk)
+        self.service.book.add(self._record, chunk, news.at)
         return chunk
 
     def close(self) -> None:
         """The request is over, however it ended: places that are still taken are freed."""
-        if self._first is not None:
-            self._first.cancel()
         if self._open:
             self.service.worker.cancel(self._tickets)
         record, totals = self._record, self.totals
@@ -227,6 +232,7 @@ async def at_once(http: HttpRequest, answering: Answering, collected: Awaitable[
     Raises:
         ClientGone: the client has left.
     """
+    answering.gather()
     try:
         return await unless_gone(http, collected)
     finally:

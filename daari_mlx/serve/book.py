@@ -82,9 +82,9 @@ class Book:
         self.counts["daari_prompt_tokens_total", ""] += tokens
         return record
 
-    def add(self, record: Record, chunk: Chunk) -> None:
-        """What a round brought for it."""
-        record.seconds = perf_counter() - record.started
+    def add(self, record: Record, chunk: Chunk, at: float) -> None:
+        """What a round brought for it, and ``time.perf_counter()`` when it came."""
+        record.seconds = at - record.started
         if record.first is None:
             record.first, record.first_tokens = record.seconds, len(chunk.tokens)
             place = next((k for k, bound in enumerate(BUCKETS) if record.seconds <= bound), len(BUCKETS))

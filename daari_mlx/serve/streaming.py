@@ -87,7 +87,8 @@ class EventStream(Response):
 
         async def body(text: str, more: bool = True) -> None:
             sent = {"type": "http.response.body", "body": text.encode("utf-8", "replace"), "more_body": more}
-            await asyncio.wait_for(send(sent), STALLED)
+            async with asyncio.timeout(STALLED):
+                await send(sent)
 
         try:
             async for event in self._events:

@@ -13,6 +13,8 @@ import numpy as np
 from daari_mlx.batch.request import Event, Request
 from daari_mlx.ground.evaluated import evaluated
 
+GATHERED = 0.25  # seconds of news that are told together where nobody waits for single tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -83,6 +85,8 @@ class Ticket:
         salt: whose caches it may use.
         prediction: tokens that the answer will probably repeat, to draft from.
         cached: prompt tokens that were taken from a cache; known once it began.
+        gathered: nobody waits for single tokens, so that news are told together, ``kept`` until then.
+        told: ``time.perf_counter()`` when that last was so.
     """
 
     request: Request
@@ -96,6 +100,18 @@ class Ticket:
     cancelled: bool = False
     cached: int = 0
     tokens: list[int] = field(default_factory=list)
+    gathered: bool = False
+    kept: list[News] = field(default_factory=list)
+    told: float = field(default_factory=perf_counter)
+
+    def due(self, news: News) -> list[News]:
+        """What is to be told now that this has come: each wake-up of asyncio costs the other rows time."""
+        self.kept.append(news)
+        if self.gathered and not news.ended and news.at - self.told < GATHERED:
+            return []
+        self.told = news.at
+        due, self.kept = self.kept, []
+        return due
 
 
 def failed_news(ticket: Ticket, error: Exception) -> News:

@@ -222,7 +222,7 @@ class Worker:
                     held = (ticket.request.prompt + ticket.tokens)[: event.held]
                     self.caches.keep(ticket.salt, held, event.prompt_cache)
                 ticket.request.prompt_cache = None
-            out.append((ticket, news))
+            out += [(ticket, one) for one in ticket.due(news)]
         self._send(out)
 
     def _fail(self, error: Exception) -> None:

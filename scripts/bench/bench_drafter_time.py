@@ -39,18 +39,22 @@ def find(name: str, *modules: str) -> Any:
     raise SystemExit(f"{name} is in none of {modules}.")
 
 
-class Timed:
-    """One set in this process's checkout."""
+def made(streams: Path, name: str) -> tuple[Any, Any]:
+    """A set's train answers, from which graphs are made, and its test answers."""
+    load = find("load_streams", "daari_mlx.measure.streams", "daari_mlx.streams")
+    (train,) = streams.glob(f"{name}.*.train.safetensors")
+    (test,) = streams.glob(f"{name}.*.test.safetensors")
+    return find("Made", "stream_graphs")(load(train).items), load(test)
 
-    def __init__(self, streams: Path, name: str) -> None:
-        load = find("load_streams", "daari_mlx.measure.streams", "daari_mlx.streams")
+
+class Timed:
+    """A graph's drafter ahead of every token of some answers, in this process's checkout."""
+
+    def __init__(self, graph: Any, test: Any) -> None:
         self.drafter = find("GraphDrafter", "daari_mlx.draft.drafter", "daari_mlx.draft")
         self.context = find("Context", "daari_mlx.draft.drafter", "daari_mlx.draft")
         self.cost = find("CURVES", "daari_mlx.cost.curves", "daari_mlx.curves")["linear"].cost
-        (train,) = streams.glob(f"{name}.*.train.safetensors")
-        (test,) = streams.glob(f"{name}.*.test.safetensors")
-        self.test = load(test)
-        self.graph = find("Made", "stream_graphs")(load(train).items).graph
+        self.graph, self.test = graph, test
 
     def drafts(self, **options: Any) -> tuple[list[float], list[int]]:
         """µs and tokens of a draft ahead of every token but the first of each answer, a drafter an answer."""
@@ -79,7 +83,8 @@ class Timed:
 
 def work(streams: Path, names: list[str]) -> None:
     """Measure each set that is asked for, a line on stdin a measurement."""
-    sets = {name: Timed(streams, name) for name in names}
+    parts = {name: made(streams, name) for name in names}
+    sets = {name: Timed(graphs.graph, test) for name, (graphs, test) in parts.items()}
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(sets[line.strip()]()), flush=True)

@@ -2,10 +2,11 @@
 
     python scripts/bench/record_streams.py DATA OUT --model MODEL [--adapter-path PATH] [--train 330] [--test 40]
 
-DATA holds ``train.jsonl`` and ``test.jsonl``; OUT becomes a folder of ``NAME.tuned.train.safetensors`` and
-``NAME.tuned.test.safetensors``, NAME being that of DATA. ``bench --save-streams`` makes a forward a token, as mlx-lm
-does. Here the teacher's answer is drafted by what it answered before, and its states are those of one more forward over
-the whole answer; they differ from a token's own by rounding. What all prompts of a file begin with is read once.
+DATA holds ``train.jsonl`` and ``test.jsonl``; OUT becomes a folder of ``NAME.TEACHER.train.safetensors`` and
+``NAME.TEACHER.test.safetensors``, NAME being that of DATA, TEACHER ``tuned`` with an adapter and ``base`` without.
+``bench --save-streams`` makes a forward a token, as mlx-lm does. Here the teacher's answer is drafted by what it
+answered before, and its states are those of one more forward over the whole answer; they differ from a token's own by
+rounding. What all prompts of a file begin with is read once.
 """
 
 from __future__ import annotations
@@ -104,11 +105,11 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     args = parser.parse_args()
     teacher = load_teacher(args.model, adapter_path=args.adapter_path)
-    learner = learner_for(teacher.model, teacher.tokenizer)
+    learner, kind = learner_for(teacher.model, teacher.tokenizer), "tuned" if args.adapter_path else "base"
     args.out.mkdir(parents=True, exist_ok=True)
     for part, count in (("train", args.train), ("test", args.test)):
         prompts = read_prompts(args.data / f"{part}.jsonl", teacher.tokenizer, limit=count).items
-        path = args.out / f"{args.data.name}.tuned.{part}.safetensors"
+        path = args.out / f"{args.data.name}.{kind}.{part}.safetensors"
         save_streams(record(teacher, prompts, args.max_tokens, learner), path)
         print(path)
 

@@ -252,10 +252,11 @@ def test_a_full_queue_is_told(browser: Browser, compiled: Compiled, monkeypatch:
             slowly(server, monkeypatch),
             server.http.stream("POST", "/v1/chat/completions", json={**asked, "stream": True}) as other,
         ):
-            next(other.iter_bytes())
+            under_way = other.iter_bytes()  # kept: where it is let go, the connection is closed
+            next(under_way)
             browser.say("me too")
             assert browser.text("#trouble") == "The server's queue is full: send again in 1 s."
-            other.close()
+            under_way.close()
 
 
 def test_a_key_is_asked_for_and_kept_for_the_session(browser: Browser, compiled: Compiled) -> None:

@@ -17,6 +17,7 @@ from daari_mlx.graph.outlook import HeldOut, Outlook, Promise
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.measure.forecast import go_through, go_through_fixed
 from daari_mlx.measure.records import BenchRecord
+from daari_mlx.show import plots
 from daari_mlx.show.plots import plot_acceptance, plot_calibration, plot_length, plot_speed, wilson
 from daari_mlx.show.plots.acceptance import draw_positions, draw_sizes, draw_sources
 from daari_mlx.show.plots.calibration import bins_of, draw_reliability
@@ -261,3 +262,13 @@ def test_the_command_says_what_is_wrong(args, told, sources, monkeypatch):
     result = plotted(*args, "--out", "x.png")
     assert result.exit_code in (1, 2) and told in " ".join(result.stderr.split()), result.stderr
     assert isinstance(result.exception, SystemExit) and not (sources / "x.png").exists()
+
+
+def test_two_runs_over_the_same_data_are_told_apart_by_their_files(tmp_path, monkeypatch):
+    for file, data in (("before", "sms/test.jsonl"), ("after", "sms/test.jsonl"), ("other", "snips/test.jsonl")):
+        (tmp_path / f"{file}.jsonl").write_text(json.dumps({"data": data, "sizes": [{"rows": 1}]}) + "\n")
+    told = []
+    monkeypatch.setattr(plots, "plot_batch", lambda _, out, *, names, dark: told.extend(names) or out)
+    result = plotted("batch", *(tmp_path / f"{n}.jsonl" for n in ("before", "after", "other")), "--out", "x.png")
+    assert result.exit_code == 0, result.output
+    assert told == ["sms, before", "sms, after", "snips"]
