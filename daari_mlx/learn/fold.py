@@ -7,21 +7,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daari_mlx.compile.budget import MAX_BYTES, OVERHEAD, PLACE_BYTES, WORD_BYTES, few_prompts
+from daari_mlx.compile.budget import MAX_BYTES, few_prompts
 from daari_mlx.compile.build import build, count_graph
 from daari_mlx.compile.calibrate import MIN_SEQUENCES, calibrate, fit, try_sources
 from daari_mlx.compile.cluster import FEW_NODES, auto_nodes, cluster_states, fit_sample
 from daari_mlx.compile.update import add_corpus, grow
 from daari_mlx.graph.arbiter import Arbiter
 from daari_mlx.graph.corpus import Corpus
-from daari_mlx.graph.exemplars import ALIKE, Coarse, Exemplars, rank_within
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.nodes import Nodes, Projection, fit_projection, nearest
 from daari_mlx.graph.outlook import Outlook
 from daari_mlx.graph.source import NAMES
 from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.progress import bar
-from daari_mlx.ground.types import FloatArray, IntArray
+from daari_mlx.ground.types import FloatArray
 from daari_mlx.learn.fading import faded
 from daari_mlx.learn.heard import Heard
 from daari_mlx.learn.memory import corpus_of, reduced_states
@@ -33,7 +32,6 @@ STEPS = 8  # times that few centroids move to the mean of their states
 SAMPLED = 1 << 16  # states that a compiled graph's new nodes are looked for among
 ENOUGH = 80  # answers from which on some of them tell how far sources can be trusted
 RECENT, TRIED = 400, 60  # which of them: so many of the newest
-SPARE = 8  # one in so many of a graph's bytes is left to answers that its tables do not know yet
 
 
 @dataclass(frozen=True)
@@ -172,48 +170,3 @@ def _some(states: FloatArray, most: int, seed: int) -> FloatArray:
     if len(states) <= most:
         return states
     return states[np.sort(np.random.default_rng(seed).choice(len(states), most, replace=False))]
-
-
-def room_for_newest(max_bytes: int) -> int:
-    """Of a graph's bytes, what its tables leave to answers that they do not know yet."""
-    return max(0, max_bytes - OVERHEAD) // SPARE
-
-
-def those_that_fit(answers: Sequence[Heard], dimensions: int, room: int) -> Sequence[Heard]:
-    """The newest of some answers, as many as so many bytes of a graph hold.
-
-    Args:
-        answers: oldest first.
-        dimensions: of a graph's reduced states.
-        room: see :func:`room_for_newest`.
-    """
-    taken = [len(one.states) * (dimensions + PLACE_BYTES + WORD_BYTES) + WORD_BYTES for one in reversed(answers)]
-    fit = int(np.searchsorted(np.cumsum(taken), room, side="right"))
-    return answers[len(answers) - fit :]
-
-
-def with_newest(graph: Graph, answers: Sequence[Heard]) -> Graph:
-    """A graph that can go on as the newest answers did, from states like theirs; its other tables stay as they are.
-
-    Args:
-        graph: with a projection of its own.
-        answers: that it does not know yet, in any order.
-    """
-    if not answers:
-        return graph
-    known = [one.through(graph.nodes.projection) for one in answers]
-    corpus = corpus_of(known, graph.nodes)
-    follows, (text, places) = corpus.follows(), corpus.text()
-    old = graph.exemplars
-    unit = old.states.unit if len(old) else None
-    fresh = Coarse.of(reduced_states(known)[follows], unit)
-    place = np.concatenate([places[follows] + np.int32(len(graph.text)), old.place]).astype(np.int32)
-    words: IntArray = np.concatenate([graph.text, text])
-    values = np.concatenate([fresh.values, old.states.values]) if len(old) else fresh.values
-    rows = np.flatnonzero(rank_within(words[place]) < ALIKE)  # the newest stand first
-    rows = rows[np.lexsort((place[rows], words[place[rows]]))]
-    return replace(
-        graph,
-        text=words,
-        exemplars=Exemplars(Coarse(values[rows], fresh.unit), place[rows], old.bounds),
-    )

@@ -18,8 +18,6 @@ import numpy as np
 from daari_mlx.compile.budget import MAX_BYTES
 from daari_mlx.compile.calibrate import MIN_SEQUENCES
 from daari_mlx.compile.compiler import held_out_stats, peak_mb, summary
-from daari_mlx.draft.drafter import Context, GraphDrafter
-from daari_mlx.graph.codepoints import BREAK_CHARACTER, as_text
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.progress import quiet
@@ -29,18 +27,15 @@ from daari_mlx.learn.fold import (
     Folded,
     fold,
     nothing_known,
-    room_for_newest,
-    those_that_fit,
-    with_newest,
 )
 from daari_mlx.learn.heard import Heard, heard
 from daari_mlx.learn.memory import Memory
+from daari_mlx.learn.newest import Newest, looked_up, newest_text, room_for_newest
 from daari_mlx.learn.prior import prior
 from daari_mlx.learn.remembered import Remembered
 from daari_mlx.learn.store import Store
 
 GROWTH = 0.5  # of the answers that tables were counted of, how many more there are before they are counted anew
-COPIED = 2048  # tokens of the newest answers that are copied from while there is no graph
 MEMORY_BYTES = 64 << 20  # of all answers that are remembered
 SHARE, ALLOWANCE = 0.02, 2.0  # of the time, and seconds besides, that counting may take
 
@@ -98,6 +93,7 @@ class Learner:
         self._counted = 0  # answers that its tables were counted of
         self._due = threading.Event()
         self._spent = 0.0
+        self._newest = Newest(room_for_newest(max_bytes))
         self._working = threading.RLock()
         self._thread: threading.Thread | None = None
         self.snapshot = Snapshot(graph)
@@ -174,6 +170,8 @@ class Learner:
         with self._working, quiet():
             while True:
                 self._due.clear()
+                if len(self.memory) >= FEWEST:  # takes seconds, once in a process: no part of what counting takes
+                    import sklearn.linear_model  # noqa: F401
                 start = time.thread_time()
                 try:
                     self._take_in()
@@ -202,8 +200,7 @@ class Learner:
         if graph is None:
             self.snapshot = Snapshot(self.base, newest_text(fresh))
             return
-        fit = those_that_fit(fresh, graph.nodes.centroids.shape[1], room_for_newest(self._max_bytes))
-        self.snapshot = Snapshot(looked_up(with_newest(graph, fit)))
+        self.snapshot = Snapshot(looked_up(self._newest.within(graph, fresh)))
 
     def _is_due(self, fresh: int, count: int) -> bool:
         if count < FEWEST or self._spent > SHARE * (self._clock() - self._start) + ALLOWANCE:
@@ -278,23 +275,3 @@ class Learner:
             },
             **held_out_stats(made.outlook),
         }
-
-
-def looked_up(graph: Graph) -> Graph:
-    """The same graph with all that a first draft makes of its arrays: no answer waits for that."""
-    begin = [int(graph.text[graph.exemplars.place[0]])] if len(graph.exemplars) else [0]
-    state = np.zeros(graph.hidden_size, np.float32)
-    GraphDrafter(graph, num_draft_tokens=1).draft(Context(begin, state), 1)
-    return graph
-
-
-def newest_text(answers: Sequence[Heard]) -> str:
-    """The newest answers as code points, each behind its prompt's last token and with a break after it."""
-    texts: list[str] = []
-    size = 0
-    for one in reversed(answers):
-        texts.append(as_text([int(one.prompt[-1]), *one.answer.tolist()]) + BREAK_CHARACTER)
-        size += len(texts[-1])
-        if size >= COPIED:
-            break
-    return "".join(reversed(texts))

@@ -10,10 +10,11 @@ from daari_mlx.graph.arrays import to_arrays
 from daari_mlx.graph.graph import Graph
 from daari_mlx.learn.drafter import LearningDrafter
 from daari_mlx.learn.fading import NEWEST, faded, first_to_go, lasting, stale
-from daari_mlx.learn.fold import fold, nothing_known, room_for_newest
+from daari_mlx.learn.fold import fold, nothing_known
 from daari_mlx.learn.heard import Heard, heard
 from daari_mlx.learn.learner import Learner
 from daari_mlx.learn.memory import CROWDED, corpus_of
+from daari_mlx.learn.newest import room_for_newest
 from daari_mlx.learn.prior import prior
 from daari_mlx.learn.remembered import Remembered
 
