@@ -4,7 +4,8 @@
 
 STREAMS are files that ``daari-mlx bench --save-streams`` wrote, named after their set. Against learning stand plain
 decoding (1.0 by definition), suffix decoding that hears the same answers, at the best of its settings, and a graph
-compiled from exactly the answers so far. Appends a line of JSON for each (set, T(m)).
+compiled from exactly the answers so far. With ``--on`` learning begins with a graph that is compiled of other streams,
+e.g. of another set's: what a text that drifts does. Appends a line of JSON for each (set, T(m)).
 """
 
 from __future__ import annotations
@@ -106,6 +107,12 @@ def rates(run: Replayed) -> list[float]:
     return [round(answer.tokens / len(answer.rounds), 2) for answer in run.answers]
 
 
+def base_graph(path: Path) -> Graph:
+    """The graph of some streams, for their teacher."""
+    streams = load_streams(path)
+    return replace(Made(streams.items).built.graph, teacher=streams.teacher)
+
+
 def figures(run: Replayed, cost: Any) -> dict[str, float]:
     """Tokens a forward, projected speed, and the slowest answer."""
     return {
@@ -121,15 +128,17 @@ def main() -> None:
     parser.add_argument("streams", nargs="+", type=Path)
     parser.add_argument("--curves", default=",".join(CURVES))
     parser.add_argument("--first", type=int)
+    parser.add_argument("--on", type=Path, help="streams of which a graph is compiled that learning begins with")
     parser.add_argument("--no-suffix", action="store_true")
     parser.add_argument("--no-compiled", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    base = None if args.on is None else base_graph(args.on)
     for path in args.streams:
         streams = load_streams(path)
         streams = replace(streams, items=streams.items[: args.first])
         count = len(streams.items)
-        snapshots, seconds = learn(streams)
+        snapshots, seconds = learn(streams, base)
         windows = [(a, min(b, count)) for a, b in WINDOWS if a < count] + [(0, count)]
         compiled = (
             {}
@@ -140,6 +149,9 @@ def main() -> None:
             curve = CURVES[name]
             run = learnt(streams, snapshots, curve)
             record: dict[str, Any] = {"set": path.name.split(".")[0], "curve": name, "answers": count}
+            if base is not None:
+                alone = replay(streams, fixed_drafter(base, curve, streams), most=curve.most)
+                record |= {"on": args.on.name.split(".")[0], "on_alone": figures(alone, curve.cost)}
             record["learning"] = {f"{a}-{b}": figures(part(run, a, b), curve.cost) for a, b in windows}
             if not args.no_suffix:
                 other, settings = suffix(streams, curve)
