@@ -171,6 +171,8 @@ def main() -> None:
             record["each"] = {"learning": rates(run)}
             if not args.no_suffix:
                 record["each"]["suffix cache"] = rates(other)
+            if base is not None:
+                record["each"][f"graph of {record['on']} alone"] = rates(alone)
             record |= origin(*SHORT)
             if args.out:
                 append(record, args.out)

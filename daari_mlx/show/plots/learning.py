@@ -10,6 +10,7 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.show.plots.style import foot, picture
 
 MEAN = 10  # answers that a point of a line is the mean of
+ABREAST = 3  # panels
 
 
 def plot_learning(
@@ -20,7 +21,7 @@ def plot_learning(
     Args:
         records: lines of ``results/learn.jsonl``, a panel each.
         path: the picture to write, of the kind that its suffix names (.png, .svg, .pdf); its folder is made.
-        names: what the panels are called; None: after their set and T(m).
+        names: what the panels are called; None: after their set, the graph they began with, and T(m).
         dark: light on dark.
 
     Raises:
@@ -29,21 +30,31 @@ def plot_learning(
     chosen = [record for record in records if isinstance(record.get("each"), dict) and record["each"]]
     if not chosen:
         raise DaariError("None of these is a record of learning: give lines that scripts/bench/bench_learn.py wrote.")
-    with picture(path, (5.2 * len(chosen), 4.2), dark=dark) as (figure, palette):
-        panels = figure.subplots(1, len(chosen), squeeze=False)[0]
-        for place, (record, axes) in enumerate(zip(chosen, panels, strict=True)):
+    columns = min(len(chosen), ABREAST)
+    rows = -(-len(chosen) // columns)
+    with picture(path, (5.2 * columns, 4.2 * rows), dark=dark) as (figure, palette):
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes in panels[len(chosen) :]:
+            axes.set_visible(False)
+        for place, (record, axes) in enumerate(zip(chosen, panels, strict=False)):
             for number, (name, rates) in enumerate(record["each"].items()):
                 axes.plot(rates, ".", color=palette.colour(number), markersize=3, alpha=0.4)
                 axes.plot(running_mean(rates), color=palette.colour(number), linewidth=2, label=name)
             axes.axhline(1, color=palette.quiet, linestyle="--", linewidth=1.2, label="plain")
             axes.set(
-                title=names[place] if names else f"{record['set']}, {record['curve']}",
+                title=names[place] if names else _title(record),
                 xlabel="answers learnt before",
                 ylabel="tokens per forward",
             )
             axes.legend()
         foot(figure, f"replayed; a point: an answer; lines: the mean of the last {MEAN}", palette)
     return Path(path)
+
+
+def _title(record: dict[str, Any]) -> str:
+    """After its set and T(m), and after the text of the graph that learning began with."""
+    begun = f", begun with a graph of {record['on']}" if record.get("on") else ""
+    return f"{record['set']}{begun}, {record['curve']}"
 
 
 def running_mean(values: Sequence[float]) -> list[float]:
