@@ -18,6 +18,7 @@ from daari_mlx.cli.options.names import FEATURES, DrafterName, Drafting, LearnNa
 from daari_mlx.cli.shell import interrupt
 from daari_mlx.decode.options import Length, Sampling
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.learning import check_nobody_learns
 from daari_mlx.ground.option import Option, number, unescaped, whole
 from daari_mlx.ground.regular import check_new_file, what_is
 from daari_mlx.show import report
@@ -135,6 +136,7 @@ def check_files(data: str, rows_name: RowsName, out: str) -> None:
     if out == "-":
         return
     check_new_file(out, "--out")
+    check_nobody_learns(out, "--out")
     if data != "-" and what_is(out) is not None and what_is(data) is not None and os.path.samefile(data, out):
         raise DaariError(f"--out {out} is the file that is read: name another.")
 

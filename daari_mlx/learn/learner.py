@@ -34,6 +34,7 @@ from daari_mlx.learn.fold import (
     with_newest,
 )
 from daari_mlx.learn.heard import Heard, heard
+from daari_mlx.learn.kept import CORPUS
 from daari_mlx.learn.memory import Memory
 from daari_mlx.learn.prior import prior
 from daari_mlx.learn.remembered import Remembered
@@ -274,7 +275,7 @@ class Learner:
                 "dimensions": graph.nodes.centroids.shape[1],
                 "answers": "learnt",
                 "max_tokens": 0,
-                "corpus": "learnt",
+                "corpus": CORPUS,
             },
             **held_out_stats(made.outlook),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,26 @@ def learning(learner: Learner | None) -> Iterator[None]:
             learner.close()
             if learner.trouble is not None:
                 note(f"note: not all that was learnt is kept: {learner.trouble}")
+
+
+def answers_text(count: int) -> str:
+    """So many answers, in words."""
+    return "1 answer" if count == 1 else f"{count:,} answers"
+
+
+def waiting_text(path: str, newer: int) -> str:
+    """That newer answers than those of its graph are learnt at a path, and what counts them."""
+    which = "the newest answer" if newer == 1 else f"the newest {newer:,} answers"
+    return f"{which} learnt there {'is' if newer == 1 else 'are'} not in its tables: daari-mlx learn {path} counts all"
+
+
+def note_what_waits(path: str) -> None:
+    """A note where a graph that others are made of lacks answers that are learnt at its path."""
+    from daari_mlx.learn.kept import kept_at
+
+    kept = kept_at(path)
+    if kept is not None and kept.newer:
+        note(f"note: {path}: {waiting_text(shlex.quote(path), kept.newer)}")
 
 
 def learnt_line(learnt: Any) -> str:

@@ -225,12 +225,12 @@ class LearnName:
         """See, before a model is loaded, that a graph and what it is made of can be kept at the path.
 
         Raises:
-            DaariError: something else stands there.
+            DaariError: something else stands there; another process learns there.
         """
         if self.learn is None or self.learn == VALUES["--learn"]:
             return
         from daari_mlx.graph.artifact import check_target
-        from daari_mlx.learn.store import learnt_folder
+        from daari_mlx.ground.learning import learnt_folder
 
         check_target(self.learn, option="--learn")
         beside = learnt_folder(self.learn)
