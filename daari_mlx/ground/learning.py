@@ -8,6 +8,7 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.lock import holder
 
 LOG, BASE, LOCK = "answers.log", "base", "lock"
+FEWEST = 4  # answers that a graph is made of
 
 
 def busy(option: str) -> str:

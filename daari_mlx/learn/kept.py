@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from daari_mlx.compile.joined import settings_of
 from daari_mlx.graph.artifact import STATS, read_stats
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.learning import LOG, learnt_folder
+from daari_mlx.ground.learning import FEWEST, LOG, learnt_folder
 from daari_mlx.ground.regular import FILE, what_is
 from daari_mlx.learn.log import times
 
@@ -23,13 +24,13 @@ class Kept(NamedTuple):
 
 
 def kept_at(path: str | Path) -> Kept | None:
-    """What is kept of learning at a path; None where there is no log. Nothing is changed, and no lock is needed.
+    """What is kept of learning at a path; None where no log can be read. Nothing is changed, and no lock is needed.
 
     Raises:
         DaariError: what stands there is no log.
     """
     log = learnt_folder(path) / LOG
-    if what_is(log) != FILE:
+    if what_is(log) != FILE or not os.access(log, os.R_OK):
         return None
     found = times(log)
     stats = read_stats(path) if what_is(Path(path) / STATS) == FILE else {}
@@ -47,6 +48,20 @@ def until_in(stats: dict[str, Any]) -> float:
     learnt = stats.get("learnt")
     until = learnt.get("until") if isinstance(learnt, dict) else None
     return float(until) if isinstance(until, (int, float)) else 0.0
+
+
+def check_is_made(path: str | Path) -> None:
+    """See that where answers are learnt there is a graph of them too.
+
+    Raises:
+        DaariError: there is none yet; how many answers there are, and what makes one.
+    """
+    kept = None if what_is(path) is not None else kept_at(path)
+    if kept is None:
+        return
+    are = "1 answer is" if kept.answers == 1 else f"{kept.answers:,} answers are"
+    how = f"daari-mlx learn {path} makes a graph of them." if kept.answers >= FEWEST else f"{FEWEST} make a graph."
+    raise DaariError(f"There is no graph at {path} yet: {are} learnt there; {how}")
 
 
 def check_counts_once(path: str | Path, *sources: dict[str, Any]) -> None:

@@ -22,10 +22,10 @@ from daari_mlx.draft.drafter import Context, GraphDrafter
 from daari_mlx.graph.codepoints import BREAK_CHARACTER, as_text
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.learning import FEWEST
 from daari_mlx.ground.progress import quiet
 from daari_mlx.learn.fading import lasting
 from daari_mlx.learn.fold import (
-    FEWEST,
     Folded,
     fold,
     nothing_known,
@@ -263,6 +263,7 @@ class Learner:
                 "since": answers[0].at,
                 "until": answers[-1].at,
                 "forgotten": self.memory.forgotten,
+                "began": self.base.size > 1 or len(self.base.edge_token) > 0,
             },
             "seconds": {"fold": seconds},
             "peak_mb": peak_mb(),

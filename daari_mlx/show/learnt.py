@@ -33,8 +33,8 @@ def answers_text(count: int) -> str:
 
 def waiting_text(path: str, newer: int) -> str:
     """That newer answers than those of its graph are learnt at a path, and what counts them."""
-    which = "the newest answer" if newer == 1 else f"the newest {newer:,} answers"
-    return f"{which} learnt there {'is' if newer == 1 else 'are'} not in its tables: daari-mlx learn {path} counts all"
+    are = "answer is" if newer == 1 else "answers are"
+    return f"{newer:,} newer {are} learnt there: daari-mlx learn {shlex.quote(path)} counts them too"
 
 
 def note_what_waits(path: str) -> None:
@@ -43,7 +43,7 @@ def note_what_waits(path: str) -> None:
 
     kept = kept_at(path)
     if kept is not None and kept.newer:
-        note(f"note: {path}: {waiting_text(shlex.quote(path), kept.newer)}")
+        note(f"note: {path}: {waiting_text(path, kept.newer)}")
 
 
 def learnt_line(learnt: Any) -> str:
