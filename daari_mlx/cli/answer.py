@@ -143,7 +143,7 @@ def chat(
     if learner is not None:
         kind, named = "graph", learn_name.named(named)
     sampling.start()
-    with learning(learner):
+    with learning(learner, learn_name.path):
         talk(
             engine,
             system_prompt=system_prompt,

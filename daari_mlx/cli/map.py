@@ -100,19 +100,19 @@ def map(
         from daari_mlx.job.run import run_job
         from daari_mlx.show.learnt import learning
 
-        teacher = teacher_name.load(lazy=True)  # a mistake in the data shows before the weights are read
-        words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
         if ranks.size > 1 and learn_name.learn is not None:
             raise DaariError(
                 f"--learn works in one process, and each of these {ranks.size} ranks would learn a part: leave it out."
             )
+        teacher = teacher_name.load(lazy=True)  # a mistake in the data shows before the weights are read
+        words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
         drafting = Drafting(graph, None, drafter_name.num_draft_tokens)
         job = _job(rows_name, length, sampling, schema_name, how, out, system_prompt, teacher.tokenizer, drafter_name)
 
         @contextmanager
         def learns(loaded: Teacher) -> Iterator[Learner | None]:
             learner = learn_name.load(drafting, loaded)
-            with learning(learner):
+            with learning(learner, learn_name.path):
                 yield learner
 
         done = run_job(teacher, graph, replace(job, learning=learns), ranks)

@@ -50,6 +50,11 @@ def until_in(stats: dict[str, Any]) -> float:
     return float(until) if isinstance(until, (int, float)) else 0.0
 
 
+def answers_are(count: int) -> str:
+    """So many answers, as a sentence about them begins."""
+    return "1 answer is" if count == 1 else f"{count:,} answers are"
+
+
 def check_is_made(path: str | Path) -> None:
     """See that where answers are learnt there is a graph of them too.
 
@@ -59,7 +64,7 @@ def check_is_made(path: str | Path) -> None:
     kept = None if what_is(path) is not None else kept_at(path)
     if kept is None:
         return
-    are = "1 answer is" if kept.answers == 1 else f"{kept.answers:,} answers are"
+    are = answers_are(kept.answers)
     how = f"daari-mlx learn {path} makes a graph of them." if kept.answers >= FEWEST else f"{FEWEST} make a graph."
     raise DaariError(f"There is no graph at {path} yet: {are} learnt there; {how}")
 
