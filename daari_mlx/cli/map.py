@@ -92,7 +92,7 @@ def map(
     from daari_mlx.teacher.ranks import crew
 
     check_columns(_is_table(out), _is_table(str(rows_name.data)))
-    learn_name.check()
+    learn_name.check(drafter_name)
     graph = drafter_name.load_graph()
     with crew() as ranks:
         if ranks.size > 1:  # a launcher that lost one rank ends the others by SIGTERM

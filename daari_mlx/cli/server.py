@@ -57,7 +57,7 @@ def server(
     from daari_mlx.show.learnt import begins_text, ends_text
 
     logging.basicConfig(level=log_level, format="%(asctime)s - %(levelname)s - %(message)s")
-    learn_name.check()
+    learn_name.check(drafter_name)
     graph = drafter_name.load_graph()
     options.check()
     _check_learning(learn_name, options, share_learning)

@@ -226,32 +226,35 @@ class LearnName:
         """Where what is learnt is kept; None where it is not, or nothing is learnt."""
         return None if self.learn == VALUES["--learn"] else self.learn
 
-    def check(self) -> None:
+    def check(self, drafter_name: DrafterName) -> None:
         """See, before a model is loaded, that a graph and what it is made of can be kept at the path.
 
         Raises:
-            DaariError: something else stands there; another process learns there.
+            DaariError: something else stands there, or what is no log; another process learns there; another drafter
+                was chosen besides.
         """
+        if self.learn is not None and drafter_name.kind() in ("model", "pair", "lookup"):
+            raise DaariError("--learn drafts what it learns, alone or with a --graph: leave the other drafter out.")
         if self.path is None:
             return
         from daari_mlx.graph.artifact import check_target
         from daari_mlx.ground.learning import learnt_folder
+        from daari_mlx.learn.kept import kept_at
 
         check_target(self.path, option="--learn")
         beside = learnt_folder(self.path)
         if (found := what_is(beside)) not in (None, FOLDER):
             raise DaariError(f"{beside} is {found}, and what is learnt lies there: name another path for --learn.")
+        kept_at(self.path)
 
     def load(self, drafting: Drafting, teacher: Teacher) -> Learner | None:
         """Who learns, beginning with the graph that drafts; None where nobody does.
 
         Raises:
-            DaariError: another drafter was chosen besides; see :func:`daari_mlx.learn.start.learner_for`.
+            DaariError: see :func:`daari_mlx.learn.start.learner_for`.
         """
         if self.learn is None:
             return None
-        if drafting.drafter is not None:
-            raise DaariError("--learn drafts what it learns, alone or with a --graph: leave the other drafter out.")
         from daari_mlx.learn.start import learner_for
 
         return learner_for(
