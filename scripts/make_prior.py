@@ -23,7 +23,7 @@ from daari_mlx.graph.sources import Sources
 from daari_mlx.ground.progress import bar
 from daari_mlx.learn.fold import DIMENSIONS, nothing_known
 from daari_mlx.learn.heard import heard
-from daari_mlx.learn.learner import newest_text
+from daari_mlx.learn.memory import newest_text
 from daari_mlx.learn.prior import FILE, save
 from daari_mlx.measure.streams import Stream, load_streams
 

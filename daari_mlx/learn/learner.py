@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from daari_mlx.compile.budget import MAX_BYTES
 from daari_mlx.compile.calibrate import MIN_SEQUENCES
 from daari_mlx.compile.compiler import held_out_stats, peak_mb, summary
 from daari_mlx.draft.drafter import Context, GraphDrafter
-from daari_mlx.graph.codepoints import BREAK_CHARACTER, as_text
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.learning import FEWEST
@@ -35,13 +35,12 @@ from daari_mlx.learn.fold import (
 )
 from daari_mlx.learn.heard import Heard, heard
 from daari_mlx.learn.kept import CORPUS
-from daari_mlx.learn.memory import Memory
+from daari_mlx.learn.memory import Memory, newest_text
 from daari_mlx.learn.prior import prior
 from daari_mlx.learn.remembered import Remembered
 from daari_mlx.learn.store import Store
 
 GROWTH = 0.5  # of the answers that tables were counted of, how many more there are before they are counted anew
-COPIED = 2048  # tokens of the newest answers that are copied from while there is no graph
 MEMORY_BYTES = 64 << 20  # of all answers that are remembered
 SHARE, ALLOWANCE = 0.02, 2.0  # of the time, and seconds besides, that counting may take
 
@@ -90,6 +89,7 @@ class Learner:
     ) -> None:
         self.base, self.layer = graph, graph.layer
         self._store = store
+        self._left: Path | None = None  # the path of a store that it let go of
         log = None if store is None else store.open({"teacher": graph.teacher, "layer": graph.layer})
         known = graph.size > 1 or len(graph.edge_token) > 0
         self._kept = Remembered(memory_bytes, graph.hidden_size, graph.nodes.projection if known else None, log)
@@ -148,6 +148,8 @@ class Learner:
         one = heard(prompt, answer, states, time.time())
         if one is None:
             return
+        if self._left is not None:  # an answer that was under way
+            self._trouble = f"the learner was closed before an answer ended, which {self._left} lacks"
         self._kept.hear(one)
         if not self._beside:
             self._work()
@@ -157,16 +159,29 @@ class Learner:
             self._thread = threading.Thread(target=self._work, name="daari-mlx learn", daemon=True)
             self._thread.start()
 
+    def check_open(self) -> None:
+        """See that what is heard from here on is kept, where anything was.
+
+        Raises:
+            DaariError: the learner was closed.
+        """
+        if self._left is not None:
+            raise DaariError(
+                f"This learner was closed, and what it hears is not kept in {self._left} any more: make another one "
+                "with learner_for(...)."
+            )
+
     def wait(self) -> None:
         """Until all that was heard is in the snapshot."""
         while self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
     def close(self) -> None:
-        """Count what was heard, and let go of the store."""
+        """Count what was heard, and let go of the store: nothing is kept there any more."""
         self.wait()
         store, self._store = self._store, None
         if store is not None:
+            self._left = store.path
             self._kept.close()
             store.close()
 
@@ -219,8 +234,9 @@ class Learner:
             held_out: tell what was promised on answers that were held out, too.
 
         Raises:
-            DaariError: fewer than ``FEWEST`` answers are remembered; the graph could not be written.
+            DaariError: fewer than ``FEWEST`` answers are remembered; the graph could not be written; it was closed.
         """
+        self.check_open()
         with self._working:
             stats = self._count(held_out=held_out)
             self._save(stats)
@@ -288,15 +304,3 @@ def looked_up(graph: Graph) -> Graph:
     state = np.zeros(graph.hidden_size, np.float32)
     GraphDrafter(graph, num_draft_tokens=1).draft(Context(begin, state), 1)
     return graph
-
-
-def newest_text(answers: Sequence[Heard]) -> str:
-    """The newest answers as code points, each behind its prompt's last token and with a break after it."""
-    texts: list[str] = []
-    size = 0
-    for one in reversed(answers):
-        texts.append(as_text([int(one.prompt[-1]), *one.answer.tolist()]) + BREAK_CHARACTER)
-        size += len(texts[-1])
-        if size >= COPIED:
-            break
-    return "".join(reversed(texts))

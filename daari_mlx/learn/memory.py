@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from daari_mlx.graph.codepoints import BREAK_CHARACTER, as_text
 from daari_mlx.graph.corpus import Corpus
 from daari_mlx.graph.exemplars import Coarse
 from daari_mlx.graph.nodes import Nodes
 from daari_mlx.ground.types import FloatArray
 from daari_mlx.learn.heard import Heard
 
+COPIED = 2048  # tokens of the newest answers that are copied from while there is no graph
 CROWDED, LEFT = 0.9, 0.8  # of the bytes: from where on answers go that are used least, and what is left of them then
 
 
@@ -84,3 +86,15 @@ def corpus_of(answers: Sequence[Heard], nodes: Nodes) -> Corpus:
 def reduced_states(answers: Sequence[Heard]) -> FloatArray:
     """``(n, D)`` float32: those of all of them, one after the other."""
     return np.concatenate([one.states for one in answers]).astype(np.float32)
+
+
+def newest_text(answers: Sequence[Heard]) -> str:
+    """The newest answers as code points, each behind its prompt's last token and with a break after it."""
+    texts: list[str] = []
+    size = 0
+    for one in reversed(answers):
+        texts.append(as_text([int(one.prompt[-1]), *one.answer.tolist()]) + BREAK_CHARACTER)
+        size += len(texts[-1])
+        if size >= COPIED:
+            break
+    return "".join(reversed(texts))

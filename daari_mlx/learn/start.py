@@ -117,8 +117,9 @@ def check_teacher(learner: Learner, model: nn.Module, tokenizer: Any) -> None:
     """See that a learner learns from this very teacher.
 
     Raises:
-        DaariError: it is another's.
+        DaariError: it is another's; the learner was closed.
     """
+    learner.check_open()
     try:
         attach(learner.base, model, tokenizer)
     except DaariError as error:
