@@ -8,6 +8,7 @@ from typing import Any
 
 from daari_mlx.chat.conversation import Conversation, Message
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.learning import check_nobody_learns
 from daari_mlx.ground.regular import FILE, FOLDER, read_text, what_is
 
 FORCE = "--force"
@@ -20,7 +21,7 @@ def write_rows(path: Path, rows: list[dict[str, list[Message]]], force: bool) ->
         force: replace a file that is there.
 
     Raises:
-        DaariError: something is there, or it cannot be written.
+        DaariError: something is there, or is being learnt there, or it cannot be written.
     """
     from daari_mlx.ground.files import whole
 
@@ -30,6 +31,7 @@ def write_rows(path: Path, rows: list[dict[str, list[Message]]], force: bool) ->
         raise DaariError(f"{path} is {found}: choose another name.")
     if found is not None and not force:
         raise DaariError(f"{path} is there already: choose another name, or replace it with /save {path} {FORCE}")
+    check_nobody_learns(path, "/save")
     if not path.parent.is_dir():
         raise DaariError(f"There is no folder {path.parent} for {path.name}: make it, or give another place.")
     try:

@@ -59,7 +59,7 @@ def generate(
     from daari_mlx.decode.generate import stream_generate
     from daari_mlx.show.learnt import learning
 
-    learn_name.check()
+    learn_name.check(drafter_name)
     graph = drafter_name.load_graph()
     saved = None
     if prompt_cache_file is not None:
@@ -130,7 +130,7 @@ def chat(
     from daari_mlx.decode.engine import SpecEngine
     from daari_mlx.show.learnt import learning
 
-    learn_name.check()
+    learn_name.check(drafter_name)
     graph = drafter_name.load_graph()
     teacher = teacher_name.load()
     words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
@@ -143,7 +143,7 @@ def chat(
     if learner is not None:
         kind, named = "graph", learn_name.named(named)
     sampling.start()
-    with learning(learner):
+    with learning(learner, learn_name.path):
         talk(
             engine,
             system_prompt=system_prompt,

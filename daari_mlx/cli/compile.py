@@ -171,14 +171,19 @@ def compile(
     from daari_mlx.compile.workdir import Workdir
     from daari_mlx.graph.artifact import check_target, read_stats, save_graph
     from daari_mlx.ground.files import remove
+    from daari_mlx.learn.kept import check_counts_once
     from daari_mlx.measure.prospect import first_verdict, teacher_words
     from daari_mlx.share.find import load_graph, load_stats
+    from daari_mlx.show.learnt import note_what_waits
 
     known, earlier = (None, {}) if update is None else (load_graph(update), load_stats(update))
     graph_path = graph_path or str(update)
     target = Path(os.path.abspath(graph_path))
     in_place = update is not None and Path(os.path.abspath(update)) == target
     check_target(graph_path, replace=force or in_place)
+    check_counts_once(graph_path, earlier)
+    if update is not None:
+        note_what_waits(update)
     folder = workdir or str(target.with_name(target.name + (".work" if known is None else ".update.work")))
     if reads:
         if known is not None:

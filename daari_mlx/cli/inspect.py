@@ -62,16 +62,18 @@ def inspect(
     elif teacher_name.model is None:
         raise typer.BadParameter("--data needs --model: the teacher that answers", ctx=ctx)
     from daari_mlx.graph.artifact import graph_bytes
+    from daari_mlx.learn.kept import check_is_made, kept_at
     from daari_mlx.measure.prospect import asking, choose, kept_outlook, measured_here, prospect, why_unknown
     from daari_mlx.share.find import graph_folder, load_graph, load_stats
     from daari_mlx.show.graph_view import graph_view
 
+    check_is_made(graph)
     folder = graph_folder(graph)
     known = load_graph(folder)
     stats = load_stats(folder)
     choose(device, None)  # a name that is none is told before anything is read
     if data is None:
-        outlook, missing = kept_outlook(stats)
+        outlook, missing = kept_outlook(stats, graph)
         source = _compiled_answers(stats)
         tokenizer = tokenizer_for(known, teacher_name.model)
     else:
@@ -79,8 +81,10 @@ def inspect(
         missing = None
     unknown = why_unknown(stats) if data is None else None
     here, unmeasured = measured_here(known) if device is None else (None, None)
+    kept = kept_at(graph)
     view = {
         **graph_view(known, graph, stats, graph_bytes(folder), tokenizer, top),
+        "newer_answers": None if kept is None else kept.newer,
         "held_out": None if outlook is None else prospect(outlook, choose(device, here), unknown),
         "held_out_from": None if outlook is None else source,
         "held_out_missing": missing,
@@ -107,6 +111,8 @@ def _print(view: dict[str, Any], as_json: bool) -> None:
 def _compiled_answers(stats: dict[str, Any]) -> str:
     settings = stats.get("settings")
     kind = settings.get("answers") if isinstance(settings, dict) else None
+    if kind == "learnt":
+        return "the teacher's own, from what was learnt"
     if kind == "teacher":
         return "the teacher's own, from the corpus that was compiled"
     if kind == "reference":

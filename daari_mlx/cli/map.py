@@ -18,6 +18,7 @@ from daari_mlx.cli.options.names import FEATURES, DrafterName, Drafting, LearnNa
 from daari_mlx.cli.shell import interrupt
 from daari_mlx.decode.options import Length, Sampling
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.learning import check_nobody_learns
 from daari_mlx.ground.option import Option, number, unescaped, whole
 from daari_mlx.ground.regular import check_new_file, what_is
 from daari_mlx.show import report
@@ -91,7 +92,7 @@ def map(
     from daari_mlx.teacher.ranks import crew
 
     check_columns(_is_table(out), _is_table(str(rows_name.data)))
-    learn_name.check()
+    learn_name.check(drafter_name)
     graph = drafter_name.load_graph()
     with crew() as ranks:
         if ranks.size > 1:  # a launcher that lost one rank ends the others by SIGTERM
@@ -99,19 +100,19 @@ def map(
         from daari_mlx.job.run import run_job
         from daari_mlx.show.learnt import learning
 
-        teacher = teacher_name.load(lazy=True)  # a mistake in the data shows before the weights are read
-        words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
         if ranks.size > 1 and learn_name.learn is not None:
             raise DaariError(
                 f"--learn works in one process, and each of these {ranks.size} ranks would learn a part: leave it out."
             )
+        teacher = teacher_name.load(lazy=True)  # a mistake in the data shows before the weights are read
+        words.add_eos_tokens(teacher.tokenizer, extra_eos_token or [])
         drafting = Drafting(graph, None, drafter_name.num_draft_tokens)
         job = _job(rows_name, length, sampling, schema_name, how, out, system_prompt, teacher.tokenizer, drafter_name)
 
         @contextmanager
         def learns(loaded: Teacher) -> Iterator[Learner | None]:
             learner = learn_name.load(drafting, loaded)
-            with learning(learner):
+            with learning(learner, learn_name.path):
                 yield learner
 
         done = run_job(teacher, graph, replace(job, learning=learns), ranks)
@@ -135,6 +136,7 @@ def check_files(data: str, rows_name: RowsName, out: str) -> None:
     if out == "-":
         return
     check_new_file(out, "--out")
+    check_nobody_learns(out, "--out")
     if data != "-" and what_is(out) is not None and what_is(data) is not None and os.path.samefile(data, out):
         raise DaariError(f"--out {out} is the file that is read: name another.")
 

@@ -22,11 +22,16 @@ def merge(
     """Make one graph of two. Both have to be of the same teacher and layer."""
     from daari_mlx.compile.update import merge_graphs
     from daari_mlx.graph.artifact import check_target, read_stats, save_graph
+    from daari_mlx.learn.kept import check_counts_once
     from daari_mlx.measure.prospect import first_verdict
     from daari_mlx.share.find import load_graph, load_stats
+    from daari_mlx.show.learnt import note_what_waits
 
     check_target(graph_path, replace=force)
     stats_of = load_stats(graph), load_stats(other)
+    check_counts_once(graph_path, *stats_of)
+    for source in (graph, other):
+        note_what_waits(source)
     merged = merge_graphs(load_graph(graph), load_graph(other), max_bytes=max_bytes, stats=stats_of)
     if shared := merged.stats["shared_prompts"]:
         once = "one of them has all that the other has, and is taken alone" if merged.stats["counted_once"] else None

@@ -164,7 +164,7 @@ def _outlook(source: str) -> Any:
     folder = graph_folder(source)
     if not (folder / STATS).exists():
         raise DaariError(f"{source} has no {STATS}: give a graph's folder, as daari-mlx compile writes it.")
-    outlook, missing = kept_outlook(read_stats(folder))
+    outlook, missing = kept_outlook(read_stats(folder), source)
     if outlook is None:
         raise DaariError(f"{source} keeps no held-out answers: {missing}.")
     return outlook

@@ -54,8 +54,10 @@ def server(
         raise DaariError(
             f"The server needs {error.name}, which is not installed: pip install 'daari-mlx[server]'"
         ) from error
+    from daari_mlx.show.learnt import begins_text, ends_text
+
     logging.basicConfig(level=log_level, format="%(asctime)s - %(levelname)s - %(message)s")
-    learn_name.check()
+    learn_name.check(drafter_name)
     graph = drafter_name.load_graph()
     options.check()
     _check_learning(learn_name, options, share_learning)
@@ -75,6 +77,8 @@ def server(
         learners=learners,
     )
     load_graph = drafter_name.load_graph if learners is None else None
+    if learners is not None and learn_name.path is not None:
+        report.note(begins_text(learners.any, learn_name.path))
     try:
         serve(service, sock, log_level.lower(), load_graph=load_graph, num_draft_tokens=length)
     finally:
@@ -82,6 +86,8 @@ def server(
             learners.close()
             if learners.any.trouble is not None:
                 report.note(f"note: not all that was learnt is kept: {learners.any.trouble}")
+            if learn_name.path is not None:
+                report.note(ends_text(learn_name.path))
 
 
 def _check_learning(learn_name: LearnName, options: ServeOptions, shared: bool) -> None:

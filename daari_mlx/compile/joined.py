@@ -10,6 +10,8 @@ from daari_mlx.compile.budget import MAX_BYTES, most_prompts
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.outlook import Outlook
 
+TEACHER, LEARNT = "teacher", "learnt"  # whose answers: asked for, or learnt while answering; both the teacher's own
+
 
 def holds_all(large: Graph, small: Graph, of_large: dict[str, Any], of_small: dict[str, Any]) -> bool:
     """Whether all that a graph counted is counted in another already.
@@ -46,7 +48,19 @@ def count_of(values: dict[str, Any], name: str) -> int:
 def whose_answers(stats: dict[str, Any], more: Any) -> str:
     """Whose answers a graph holds that had some and gets more; ``"mixed"`` where they are of both kinds, or unknown."""
     known = settings_of(stats).get("answers", more)
-    return more if known == more and isinstance(more, str) else "mixed"
+    if known == more and isinstance(more, str):
+        return more
+    return TEACHER if sorted(map(str, (known, more))) == [LEARNT, TEACHER] else "mixed"
+
+
+def learnt_in(*stats: dict[str, Any]) -> dict[str, Any]:
+    """What of a graph was learnt while answering, for its ``compile_stats.json``; empty where nothing was."""
+    found = [one["learnt"] for one in stats if isinstance(one.get("learnt"), dict)]
+    if not found:
+        return {}
+    counts = {name: sum(count_of(one, name) for one in found) for name in ("answers", "faded", "forgotten")}
+    since, until = ([one[name] for one in found if type(one.get(name)) in (int, float)] for name in ("since", "until"))
+    return {"learnt": {**counts, "since": min(since, default=0.0), "until": max(until, default=0.0)}}
 
 
 def outlook_in(stats: dict[str, Any]) -> Outlook | None:

@@ -32,6 +32,7 @@ from daari_mlx.compile.joined import (
     both_outlooks,
     count_of,
     holds_all,
+    learnt_in,
     outlook_in,
     settings_of,
     settings_told,
@@ -103,6 +104,7 @@ def update_graph(
         "states": drafted,
         "sequences": len(made.prompts),
         "answers_cut": count_of(earlier, "answers_cut") + count_of(extraction, "answers_cut"),
+        **learnt_in(earlier),
         "added": {"states": states, "sequences": len(corpus), "nodes": made.size - graph.size},
         "seconds": {**extraction["seconds"], "update": time.perf_counter() - start},  # type: ignore[dict-item]
         "peak_mb": peak_mb(),
@@ -160,6 +162,7 @@ def merge_graphs(
         "sequences": len(made.prompts),
         "shared_prompts": len(np.intersect1d(first.prompts, second.prompts)),
         "counted_once": once,
+        **learnt_in(*told),
         "answers_cut": sum(count_of(one, "answers_cut") for one in told),
         "seconds": {"merge": time.perf_counter() - start},
         "peak_mb": peak_mb(),

@@ -22,6 +22,7 @@ from daari_mlx.graph.card import card_text
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import load_arrays, read_json, save_arrays, whole, write_json
+from daari_mlx.ground.learning import check_nobody_learns
 from daari_mlx.ground.regular import check_new_folder, open_regular, what_is
 from daari_mlx.teacher.fingerprint import describe, differences, fingerprint
 
@@ -40,16 +41,17 @@ _TYPES = {
 }  # safetensors' names
 
 
-def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any]) -> Path:
+def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any], *, learnt: bool = False) -> Path:
     """Write the artifact, whole or not at all; an older graph at ``path`` is replaced.
 
     Args:
         stats: what compilation counted; goes to ``compile_stats.json``, with the artifact's ``bytes`` added.
+        learnt: whether this is the graph of who learns at ``path``.
 
     Raises:
-        DaariError: something else stands at ``path``; the disk is full.
+        DaariError: something else stands at ``path``; another process learns there; the disk is full.
     """
-    check_target(path)
+    check_place(path) if learnt else check_target(path)
     path = Path(path)
     with whole(path) as beside:
         beside.mkdir(parents=True, exist_ok=True)
@@ -90,6 +92,16 @@ def seal(config: dict[str, Any]) -> str:
 
 
 def check_target(path: str | Path, replace: bool = True, option: str = "--graph-path") -> None:
+    """See that a graph can be written to ``path``, and that nobody learns there, whose own would take its place.
+
+    Raises:
+        DaariError: it would replace what is no graph, or one that it shall not; another process learns there.
+    """
+    check_place(path, replace, option)
+    check_nobody_learns(path, option)
+
+
+def check_place(path: str | Path, replace: bool = True, option: str = "--graph-path") -> None:
     """Raise :class:`DaariError` where a graph at ``path`` would replace what is none, or one that it shall not."""
     check_new_folder(path, option, "graph", _others, replace)
 

@@ -20,6 +20,7 @@ BUSY = "The workdir {folder} is being filled by {who}. Wait until it ends, or na
 MAX_HOLDER = 64 << 10  # bytes; what a holder writes about itself is far shorter
 # file systems without locks: the run goes on without one
 _NO_LOCKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}
+_HELD = {errno.EWOULDBLOCK, errno.EACCES}
 
 
 class Lock:
@@ -55,20 +56,16 @@ class Lock:
             self._write(run)
 
     def _take(self, run: str) -> None:
-        holder = _read(self._path)
-        self.joined = holder.get("run") == run
+        found = _read(self._path)
+        self.joined = found.get("run") == run
         try:
             fcntl.flock(self._file, (fcntl.LOCK_SH if self.joined else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 return
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            if error.errno not in _HELD:
                 raise
-            who = "another process"
-            if holder:
-                who = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}"
-                who += f" ({holder.get('command')})"
-            raise DaariError(self._busy.format(folder=self._path.parent, who=who)) from None
+            raise DaariError(self._busy.format(folder=self._path.parent, who=_who(found))) from None
 
     def _write(self, run: str) -> None:
         holder = {
@@ -92,6 +89,28 @@ class Lock:
         if not self.joined:
             self._path.unlink(missing_ok=True)
         os.close(self._file)
+
+
+def holder(path: Path) -> str | None:
+    """Who holds a lock alone, in words; None where nobody does. The lock is left as it is."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:  # there is none; of another kind of file, whoever takes the lock tells
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return _who(_read(path)) if error.errno in _HELD else None
+    finally:
+        os.close(file)
+    return None
+
+
+def _who(found: dict[str, Any]) -> str:
+    """What a holder wrote about itself, in words."""
+    if not found:
+        return "another process"
+    return f"process {found.get('pid')} on {found.get('host')}, since {found.get('since')} ({found.get('command')})"
 
 
 def _is(path: Path, file: int) -> bool:

@@ -27,7 +27,6 @@ from daari_mlx.learn.memory import corpus_of, reduced_states
 from daari_mlx.text.identity import prompt_hash
 
 DIMENSIONS = 64  # of reduced states, as compile has them
-FEWEST = 4  # answers that a graph is made of
 STEPS = 8  # times that few centroids move to the mean of their states
 SAMPLED = 1 << 16  # states that a compiled graph's new nodes are looked for among
 ENOUGH = 80  # answers from which on some of them tell how far sources can be trusted

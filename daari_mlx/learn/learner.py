@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,16 @@ from daari_mlx.compile.calibrate import MIN_SEQUENCES
 from daari_mlx.compile.compiler import held_out_stats, peak_mb, summary
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.learning import FEWEST
 from daari_mlx.ground.progress import quiet
 from daari_mlx.learn.fading import lasting
 from daari_mlx.learn.fold import (
-    FEWEST,
     Folded,
     fold,
     nothing_known,
 )
 from daari_mlx.learn.heard import Heard, heard
+from daari_mlx.learn.kept import CORPUS
 from daari_mlx.learn.memory import Memory
 from daari_mlx.learn.newest import Newest, looked_up, newest_text, room_for_newest
 from daari_mlx.learn.prior import prior
@@ -84,6 +86,7 @@ class Learner:
     ) -> None:
         self.base, self.layer = graph, graph.layer
         self._store = store
+        self._left: Path | None = None  # the path of a store that it let go of
         log = None if store is None else store.open({"teacher": graph.teacher, "layer": graph.layer})
         known = graph.size > 1 or len(graph.edge_token) > 0
         self._kept = Remembered(memory_bytes, graph.hidden_size, graph.nodes.projection if known else None, log)
@@ -143,6 +146,8 @@ class Learner:
         one = heard(prompt, answer, states, time.time())
         if one is None:
             return
+        if self._left is not None:  # an answer that was under way
+            self._trouble = f"the learner was closed before an answer ended, which {self._left} lacks"
         self._kept.hear(one)
         if not self._beside:
             self._work()
@@ -152,16 +157,29 @@ class Learner:
             self._thread = threading.Thread(target=self._work, name="daari-mlx learn", daemon=True)
             self._thread.start()
 
+    def check_open(self) -> None:
+        """See that what is heard from here on is kept, where anything was.
+
+        Raises:
+            DaariError: the learner was closed.
+        """
+        if self._left is not None:
+            raise DaariError(
+                f"This learner was closed, and what it hears is not kept in {self._left} any more: make another one "
+                "with learner_for(...)."
+            )
+
     def wait(self) -> None:
         """Until all that was heard is in the snapshot."""
         while self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
     def close(self) -> None:
-        """Count what was heard, and let go of the store."""
+        """Count what was heard, and let go of the store: nothing is kept there any more."""
         self.wait()
         store, self._store = self._store, None
         if store is not None:
+            self._left = store.path
             self._kept.close()
             store.close()
 
@@ -215,8 +233,9 @@ class Learner:
             held_out: tell what was promised on answers that were held out, too.
 
         Raises:
-            DaariError: fewer than ``FEWEST`` answers are remembered; the graph could not be written.
+            DaariError: fewer than ``FEWEST`` answers are remembered; the graph could not be written; it was closed.
         """
+        self.check_open()
         with self._working:
             stats = self._count(held_out=held_out)
             self._save(stats)
@@ -259,6 +278,7 @@ class Learner:
                 "since": answers[0].at,
                 "until": answers[-1].at,
                 "forgotten": self.memory.forgotten,
+                "began": self.base.size > 1 or len(self.base.edge_token) > 0,
             },
             "seconds": {"fold": seconds},
             "peak_mb": peak_mb(),
@@ -271,7 +291,7 @@ class Learner:
                 "dimensions": graph.nodes.centroids.shape[1],
                 "answers": "learnt",
                 "max_tokens": 0,
-                "corpus": "learnt",
+                "corpus": CORPUS,
             },
             **held_out_stats(made.outlook),
         }

@@ -11,7 +11,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,23 @@ class Log:
                 "to learn in."
             )
         self.about = found
+
+
+def times(path: Path) -> list[float]:
+    """When each whole answer of a log was said, in seconds since 1970. The log may be written meanwhile.
+
+    Raises:
+        DaariError: it is no log.
+    """
+    found: list[float] = []
+    records = [record for record, _ in _records(path.read_bytes())]
+    for record in records:
+        with suppress(ValueError, struct.error):
+            if record[:1] == ANSWER:
+                found.append(Heard.of_bytes(record[1:]).at)
+    if not records:
+        raise DaariError(f"{path} is no log of learnt answers: remove it, or name another path to learn in.")
+    return found
 
 
 def _private(path: str, flags: int) -> int:

@@ -11,10 +11,11 @@ import mlx.nn as nn
 from daari_mlx.graph.artifact import attach
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.learning import LOG, learnt_folder
 from daari_mlx.learn.fold import nothing_known
 from daari_mlx.learn.learner import Learner
 from daari_mlx.learn.prior import prior
-from daari_mlx.learn.store import LOG, Store, learnt_folder
+from daari_mlx.learn.store import Store
 from daari_mlx.teacher.fingerprint import describe, differences, fingerprint
 from daari_mlx.teacher.kept import unchanged
 from daari_mlx.teacher.tap import FINAL, tap_model, vocabulary_of
@@ -116,8 +117,9 @@ def check_teacher(learner: Learner, model: nn.Module, tokenizer: Any) -> None:
     """See that a learner learns from this very teacher.
 
     Raises:
-        DaariError: it is another's.
+        DaariError: it is another's; the learner was closed.
     """
+    learner.check_open()
     try:
         attach(learner.base, model, tokenizer)
     except DaariError as error:

@@ -12,24 +12,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from daari_mlx.graph.artifact import check_target, load_folder, read_stats, save_graph
+from daari_mlx.graph.artifact import CONFIG, check_target, load_folder, read_stats, save_graph
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.files import put_back, whole
+from daari_mlx.ground.files import put_back, read_json, whole
+from daari_mlx.ground.learning import BASE, LOCK, LOG, busy, learnt_folder
 from daari_mlx.ground.lock import Lock
+from daari_mlx.learn.kept import is_of_a_log, until_in
 from daari_mlx.learn.log import Log
-
-LOG, BASE, LOCK = "answers.log", "base", "lock"
-BUSY = (
-    "Another process learns in {folder}: {who}. Wait until it ends, or give another path to --learn: two logs can be "
-    "merged later, as graphs, with daari-mlx merge."
-)
-
-
-def learnt_folder(path: str | Path) -> Path:
-    """What stands beside the graph at a path once something was learnt there."""
-    path = Path(path)
-    return path.with_name(path.name + ".learnt")
 
 
 class Store:
@@ -44,9 +34,9 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path, self.folder = Path(path), learnt_folder(path)
-        check_target(self.path, replace=True)
+        check_target(self.path, option="--learn")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = Lock(self.folder / LOCK, os.urandom(8).hex(), busy=BUSY)
+        self._lock = Lock(self.folder / LOCK, os.urandom(8).hex(), busy("--learn"))
         self._log: Log | None = None
         try:
             put_back(self.path)
@@ -55,8 +45,7 @@ class Store:
             if (self.folder / LOG).exists():
                 self._log = Log(self.folder / LOG, {})
             if self.graph is not None and self._is_not_of_the_log():
-                with whole(self.folder / BASE) as beside:
-                    shutil.copytree(self.path, beside)
+                self._begin_with_what_lies_there()
             self.base = load_folder(self.folder / BASE) if (self.folder / BASE).exists() else None
         except BaseException:
             self.close()
@@ -64,7 +53,24 @@ class Store:
 
     def _is_not_of_the_log(self) -> bool:
         """Whether the graph at the path holds what no log does: it was compiled, or learnt elsewhere."""
-        return self._log is None or "learnt" not in read_stats(self.path)
+        return self._log is None or not is_of_a_log(read_stats(self.path))
+
+    def _begin_with_what_lies_there(self) -> None:
+        """Keep the graph at the path as what learning began with.
+
+        Raises:
+            DaariError: it was made of a learnt graph, and the log may hold what it counted.
+        """
+        base = self.folder / BASE
+        if base.exists() and _arrays_hash(base) == _arrays_hash(self.path):
+            return
+        if self._log is not None and self._log.answers and "learnt" in read_stats(self.path):
+            raise DaariError(
+                f"The graph at {self.path} was made of a learnt one, by --update or merge, and may know answers that "
+                f"{self.folder} holds: they would count twice. Move the graph away, or give its new place to --learn."
+            )
+        with whole(base) as beside:
+            shutil.copytree(self.path, beside)
 
     def begin_with(self, graph: Graph) -> None:
         """Take a compiled graph as what learning begins with.
@@ -94,7 +100,7 @@ class Store:
 
     def until(self) -> float:
         """When the newest answer was said that the graph at the path was counted of; 0 where there is none."""
-        return 0.0 if self.graph is None else float(read_stats(self.path).get("learnt", {}).get("until", 0.0))
+        return 0.0 if self.graph is None else until_in(read_stats(self.path))
 
     def save(self, graph: Graph, stats: dict[str, Any]) -> None:
         """Replace the graph at the path.
@@ -102,7 +108,7 @@ class Store:
         Raises:
             DaariError: the disk is full; the one before stays.
         """
-        save_graph(graph, self.path, stats)
+        save_graph(graph, self.path, stats, learnt=True)
         self.graph = graph
 
     def close(self) -> None:
@@ -110,6 +116,10 @@ class Store:
         if self._log is not None:
             self._log.close()
         self._lock.release()
+
+
+def _arrays_hash(folder: Path) -> Any:
+    return read_json(folder / CONFIG, "graph's config.json").get("arrays_sha256")
 
 
 def _equal(one: Graph, other: Graph) -> bool:

@@ -7,20 +7,23 @@ from dataclasses import asdict
 from typing import Any
 
 from daari_mlx.compile.calibrate import MIN_SEQUENCES
+from daari_mlx.compile.joined import count_of, settings_of
 from daari_mlx.cost.curves import CURVES, Curve, choose_curves
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.outlook import Outlook
+from daari_mlx.learn.kept import is_of_a_log
 from daari_mlx.measure.forecast import Forecast, forecast
 
 HERE = "this machine"
 FEW = 30  # draft tokens of a bin, below which chance alone moves its share
 
 
-def kept_outlook(stats: dict[str, Any]) -> tuple[Outlook | None, str | None]:
+def kept_outlook(stats: dict[str, Any], path: str = "GRAPH") -> tuple[Outlook | None, str | None]:
     """The held-out answers that compilation kept, or None and how to come by some.
 
     Args:
         stats: a graph's ``compile_stats.json``.
+        path: of the graph, for a command.
 
     Raises:
         DaariError: they are damaged.
@@ -29,11 +32,32 @@ def kept_outlook(stats: dict[str, Any]) -> tuple[Outlook | None, str | None]:
     if record is not None:
         return Outlook.of_record(record), None
     own = "or measure on your own text: --data test.jsonl --model MODEL"
+    if (why := _why_none_of_others(stats, path)) is not None:
+        return None, f"{why}, {own}"
     sequences = stats.get("sequences")
     if isinstance(sequences, int) and sequences < MIN_SEQUENCES:
         few = f"{sequences} sequences are too few to hold some out ({MIN_SEQUENCES} are enough)"
         return None, f"{few}: compile from more, {own}"
     return None, f"nothing was kept of held-out answers when this graph was made: compile it anew, {own}"
+
+
+def _why_none_of_others(stats: dict[str, Any], path: str) -> str | None:
+    """Why a graph that was not compiled of one text keeps no held-out answers, and what to do; None for others."""
+    learnt, added = ({} if not isinstance(d := stats.get(name), dict) else d for name in ("learnt", "added"))
+    enough = f"too few to hold some out ({MIN_SEQUENCES} are enough)"
+    if is_of_a_log(stats):
+        counted = count_of(learnt, "answers") - count_of(learnt, "faded")
+        if learnt.get("began"):
+            return "no answers are held out that are learnt on top of another graph: add text by compile --update"
+        if counted < MIN_SEQUENCES:
+            return f"{counted} learnt answers are {enough}: answer more, then daari-mlx learn {shlex.quote(path)}"
+        return f"no answers are held out while it learns: daari-mlx learn {shlex.quote(path)} tells what it promises"
+    few = count_of(added, "sequences")
+    if few and few < MIN_SEQUENCES:
+        return f"the graph kept no held-out answers, and the {few} that --update added are {enough}: add more"
+    if settings_of(stats).get("corpus") == "merged":
+        return "neither of the graphs that were merged kept held-out answers: compile them anew"
+    return None
 
 
 def why_unknown(stats: dict[str, Any]) -> str | None:
@@ -146,7 +170,7 @@ def _machine(found: Forecast, unknown: str | None) -> dict[str, Any]:
 
 def first_verdict(stats: dict[str, Any], graph: Graph, path: str) -> str:
     """The verdict at the end of a compilation: on this machine, else under published times; else why there is none."""
-    outlook, missing = kept_outlook(stats)
+    outlook, missing = kept_outlook(stats, path)
     if outlook is None:
         return f"not known: {missing}"
     if unknown := why_unknown(stats):

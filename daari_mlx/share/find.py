@@ -11,6 +11,7 @@ from daari_mlx.graph.artifact import ARRAYS, CONFIG, LIMITS, STATS, load_folder,
 from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.given import check_name
+from daari_mlx.ground.learning import FEWEST, LOG, learnt_folder
 from daari_mlx.ground.regular import read_bytes, what_is
 from daari_mlx.share.hub import fetch
 from daari_mlx.share.repo import Absent, Repo, parse_repo
@@ -24,13 +25,19 @@ def graph_folder(graph: str | Path, revision: str | None = None) -> Path:
         revision: of a repository: a branch, tag or commit.
 
     Raises:
-        DaariError: there is neither; the Hub does not give it; a revision was given of a folder, or twice.
+        DaariError: there is neither, or only answers to learn from; the Hub does not give it; a revision was given of a
+            folder, or twice.
     """
     check_name(graph, "graph")
     if os.path.exists(graph):
         if revision is not None:
             raise DaariError(f"{graph} is a folder here and has no revision {revision!r}: leave it out.")
         return Path(graph)
+    if what_is(learnt_folder(graph) / LOG) is not None:
+        raise DaariError(
+            f"There is no graph at {graph} yet, but answers are learnt there: daari-mlx learn {graph} makes one of "
+            f"{FEWEST} or more."
+        )
     repo = parse_repo(str(graph))
     if repo is None:
         raise DaariError(

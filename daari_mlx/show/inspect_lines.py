@@ -7,7 +7,7 @@ from typing import Any
 
 from daari_mlx.ground.legible import fit, fold, isolated, visible, width
 from daari_mlx.measure.prospect import HERE
-from daari_mlx.show.learnt import learnt_line
+from daari_mlx.show.learnt import learnt_line, waiting_text
 from daari_mlx.show.report import count_rows
 
 # Of the 256 colours, middle ones that stand out from a dark and from a light ground alike.
@@ -26,7 +26,7 @@ def screen(view: dict[str, Any], columns: int) -> Iterator[Line]:
     Args:
         view: :func:`daari_mlx.show.graph_view.graph_view` with ``held_out``
             (:func:`daari_mlx.measure.prospect.prospect`, or None), ``held_out_from``, ``held_out_missing``,
-            ``probe_command``, ``ask_command`` added.
+            ``probe_command``, ``ask_command`` added, and ``newer_answers``, those that are learnt but not counted.
         columns: of the screen, 40 at least.
     """
     about = [
@@ -36,6 +36,7 @@ def screen(view: dict[str, Any], columns: int) -> Iterator[Line]:
         *count_rows(view),
         ("compiled from", f"{view['prompts']:,} prompts"),
         ("learnt from", learnt_line(view.get("learnt"))),
+        ("newer answers", waiting_text(view["graph"], newer) if (newer := view.get("newer_answers")) else ""),
     ]
     for name, value in about:
         if value:

@@ -29,6 +29,7 @@ from daari_mlx.draft.model import TIER, measure_draft_cost
 from daari_mlx.graph.artifact import BYSTANDERS, versions
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import whole, write_json
+from daari_mlx.ground.learning import check_nobody_learns
 from daari_mlx.ground.progress import bar
 from daari_mlx.ground.regular import check_new_folder
 from daari_mlx.teacher.follower import Follower
@@ -122,8 +123,9 @@ def _units(model: nn.Module, config: Config, wanted: int | str) -> list[tuple[in
 
 
 def check_target(out: str | Path, replace: bool = True) -> None:
-    """Raise :class:`DaariError` where a tier at ``out`` would replace what is none, or one that it shall not."""
+    """Raise :class:`DaariError` where a tier cannot be at ``out``: something else is, or a process learns there."""
     check_new_folder(out, "--out", "tier", _others, replace)
+    check_nobody_learns(out, "--out")
 
 
 def _others(names: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,15 @@ def test_an_option_may_stand_without_its_value() -> None:
     assert with_values([]) == []
 
 
-def test_two_drafters_are_refused(tiny_teacher_path: Path) -> None:
-    options = ("--model", tiny_teacher_path, "--drafter", "lookup", "--learn", "-p", "hello", "--ignore-chat-template")
-    found = CliRunner().invoke(app, ["generate", *map(str, options)])
-    assert found.exit_code == 1 and "leave the other drafter out" in found.output
+def test_two_drafters_are_refused_before_a_model_is_loaded() -> None:
+    for command, drafter in product(("generate", "chat"), (["--drafter", "lookup"], ["--draft-model", "small"])):
+        found = CliRunner().invoke(app, [command, "--model", "no/such-model", *drafter, "--learn"])
+        assert found.exit_code == 1 and "leave the other drafter out" in found.output
+
+
+def test_what_is_no_log_is_told_before_the_model_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "my.graph"
+    learnt_folder(path).mkdir()
+    (learnt_folder(path) / LOG).write_text("my notes")
+    found = CliRunner().invoke(app, ["generate", "--model", "no/such-model", "--learn", str(path)])
+    assert found.exit_code == 1 and "no log of learnt answers" in found.output

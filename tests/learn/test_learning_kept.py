@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from daari_mlx import learner_for, load_graph
+from daari_mlx import SpecEngine, batch_generate, generate, learner_for, load_graph, map_rows
 from daari_mlx.graph.artifact import read_stats, save_graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.learn.heard import Heard, heard
@@ -162,6 +163,40 @@ def test_a_log_is_folded_without_its_teacher(tiny_teacher: tuple[Any, Any], tmp_
     offline.close()
     assert stats["learnt"]["answers"] == 25 and stats["held_out"]["answers"] > 0
     assert learner_for(*tiny_teacher, path=path).snapshot.graph.size == load_graph(path).size
+
+
+def test_a_closed_learner_is_refused_and_what_it_hears_is_told(tiny_teacher: tuple[Any, Any], tmp_path: Path) -> None:
+    learner = learner_for(*tiny_teacher, path=tmp_path / "graph", beside=False)
+    engine = SpecEngine(tiny_teacher[0], tokenizer=tiny_teacher[1], learn=learner)
+    tell(learner, range(5))
+    engine.generate_chat([{"role": "user", "content": "hello"}], max_tokens=3)
+    learner.close()
+    learner.close()
+    assert learner.trouble is None
+    uses: list[Callable[[], Any]] = [
+        lambda: generate(*tiny_teacher, [1, 2, 3], learn=learner, max_tokens=3),
+        lambda: batch_generate(*tiny_teacher, [[1, 2, 3]], learn=learner, max_tokens=3),
+        lambda: SpecEngine(tiny_teacher[0], tokenizer=tiny_teacher[1], learn=learner),
+        lambda: engine.generate_chat([{"role": "user", "content": "hello"}], max_tokens=3),
+        lambda: list(map_rows(*tiny_teacher, [{"prompt": "hello"}], learn=learner, max_tokens=3)),
+        lambda: learner.fold(),
+    ]
+    for use in uses:
+        with pytest.raises(DaariError, match=r"was closed, .* not kept in .*graph"):
+            use()
+    tell(learner, range(5, 6))
+    assert "closed before an answer ended" in str(learner.trouble)
+    again = learner_for(*tiny_teacher, path=tmp_path / "graph")
+    assert len(again.memory) == 6
+    again.close()
+
+
+def test_a_learner_that_keeps_nothing_goes_on_after_close(tiny_teacher: tuple[Any, Any]) -> None:
+    learner = learner_for(*tiny_teacher, beside=False)
+    learner.close()
+    tell(learner, range(5))
+    assert learner.trouble is None and learner.fold()["learnt"]["answers"] == 5
+    generate(*tiny_teacher, [1, 2, 3], learn=learner, max_tokens=3)
 
 
 def test_nothing_to_fold_is_told(tmp_path: Path) -> None:

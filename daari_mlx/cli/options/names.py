@@ -221,43 +221,49 @@ class LearnName:
         ),
     ] = None
 
-    def check(self) -> None:
+    @property
+    def path(self) -> str | None:
+        """Where what is learnt is kept; None where it is not, or nothing is learnt."""
+        return None if self.learn == VALUES["--learn"] else self.learn
+
+    def check(self, drafter_name: DrafterName) -> None:
         """See, before a model is loaded, that a graph and what it is made of can be kept at the path.
 
         Raises:
-            DaariError: something else stands there.
+            DaariError: something else stands there, or what is no log; another process learns there; another drafter
+                was chosen besides.
         """
-        if self.learn is None or self.learn == VALUES["--learn"]:
+        if self.learn is not None and drafter_name.kind() in ("model", "pair", "lookup"):
+            raise DaariError("--learn drafts what it learns, alone or with a --graph: leave the other drafter out.")
+        if self.path is None:
             return
         from daari_mlx.graph.artifact import check_target
-        from daari_mlx.learn.store import learnt_folder
+        from daari_mlx.ground.learning import learnt_folder
+        from daari_mlx.learn.kept import kept_at
 
-        check_target(self.learn, option="--learn")
-        beside = learnt_folder(self.learn)
+        check_target(self.path, option="--learn")
+        beside = learnt_folder(self.path)
         if (found := what_is(beside)) not in (None, FOLDER):
             raise DaariError(f"{beside} is {found}, and what is learnt lies there: name another path for --learn.")
+        kept_at(self.path)
 
     def load(self, drafting: Drafting, teacher: Teacher) -> Learner | None:
         """Who learns, beginning with the graph that drafts; None where nobody does.
 
         Raises:
-            DaariError: another drafter was chosen besides; see :func:`daari_mlx.learn.start.learner_for`.
+            DaariError: see :func:`daari_mlx.learn.start.learner_for`.
         """
         if self.learn is None:
             return None
-        if drafting.drafter is not None:
-            raise DaariError("--learn drafts what it learns, alone or with a --graph: leave the other drafter out.")
         from daari_mlx.learn.start import learner_for
 
-        path = None if self.learn == VALUES["--learn"] else self.learn
         return learner_for(
-            teacher.model, teacher.tokenizer, graph=drafting.graph, path=path, about=teacher.fingerprint()
+            teacher.model, teacher.tokenizer, graph=drafting.graph, path=self.path, about=teacher.fingerprint()
         )
 
     def named(self, graph: str | None) -> str:
         """What a person calls the graph that drafts: its folder, or what it began with."""
-        kept = None if self.learn == VALUES["--learn"] else self.learn
-        return kept or (f"{graph} and what it learns" if graph else "what it learns")
+        return self.path or (f"{graph} and what it learns" if graph else "what it learns")
 
 
 @dataclass(frozen=True)
