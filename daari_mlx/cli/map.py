@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,11 @@ from daari_mlx.cli.options.names import FEATURES, DrafterName, Drafting, LearnNa
 from daari_mlx.cli.shell import interrupt
 from daari_mlx.decode.options import Length, Sampling
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.files import check_beside
 from daari_mlx.ground.option import Option, number, unescaped, whole
-from daari_mlx.ground.regular import check_new_file, what_is
+from daari_mlx.ground.regular import check_new_file
 from daari_mlx.show import report
+from daari_mlx.text.lines import data_file
 
 if TYPE_CHECKING:
     from daari_mlx.graph.outlook import Outlook
@@ -135,8 +136,11 @@ def check_files(data: str, rows_name: RowsName, out: str) -> None:
     if out == "-":
         return
     check_new_file(out, "--out")
-    if data != "-" and what_is(out) is not None and what_is(data) is not None and os.path.samefile(data, out):
-        raise DaariError(f"--out {out} is the file that is read: name another.")
+    check_beside(Path(out))
+    if data != "-":
+        from daari_mlx.job.folder import JobFolder
+
+        JobFolder(Path(out)).check_apart(data_file(data, str(rows_name.split)))
 
 
 def _is_table(path: str) -> bool:

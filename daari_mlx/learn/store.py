@@ -55,7 +55,7 @@ class Store:
             if (self.folder / LOG).exists():
                 self._log = Log(self.folder / LOG, {})
             if self.graph is not None and self._is_not_of_the_log():
-                with whole(self.folder / BASE) as beside:
+                with whole(self.folder / BASE, folder=True) as beside:
                     shutil.copytree(self.path, beside)
             self.base = load_folder(self.folder / BASE) if (self.folder / BASE).exists() else None
         except BaseException:

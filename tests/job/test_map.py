@@ -133,12 +133,58 @@ def test_stdin_and_stdout(mapped: Mapped) -> None:
 
 def test_files_that_would_be_lost_are_refused(mapped: Mapped) -> None:
     write_jsonl(mapped.folder / "in.jsonl", sms_rows(1))
-    assert "is the file that is read" in mapped("in.jsonl", "in.jsonl", code=1)
+    assert "name another --out" in mapped("in.jsonl", "in.jsonl", code=1)
     (mapped.folder / "mine.jsonl").write_text("mine")
     assert "it is not replaced" in mapped("in.jsonl", "mine.jsonl", code=1)
     assert (mapped.folder / "mine.jsonl").read_text() == "mine"
     assert "write .jsonl" in mapped("in.jsonl", "out.csv", code=1)
     assert "not read or written here" in mapped("in.jsonl", "out.parquet", code=1)
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.jsonl.gz"])
+def test_a_job_writes_and_removes_nothing_but_its_own(mapped: Mapped, out: str) -> None:
+    """Whatever bears one of the names that a job uses, before its first run and after it, is there as it was."""
+    rows, given = sms_rows(1), mapped.folder / "in.jsonl"
+    partial, work = mapped.folder / f"{out}.partial", mapped.folder / f"{out}.work"
+    write_jsonl(given, rows)
+    for _ in range(2):
+        write_jsonl(partial, rows)
+        text = partial.read_bytes()
+        assert "is written to while the job runs" in mapped(partial.name, out, code=1)
+        linked = mapped.folder / "link.jsonl"
+        linked.symlink_to(partial)
+        assert "is written to while the job runs" in mapped(linked.name, out, code=1)
+        linked.unlink()
+        assert partial.read_bytes() == text
+        if not work.exists():
+            assert "it is not replaced" in mapped(given.name, out, code=1)
+            assert partial.read_bytes() == text
+        partial.unlink()
+        partial.mkdir()
+        (partial / "mine").write_text("mine")
+        assert "is a folder, and its name is needed" in mapped(given.name, out, code=1)
+        assert (partial / "mine").read_text() == "mine"
+        (partial / "mine").unlink()
+        partial.rmdir()
+        partial.symlink_to(given)
+        assert "is a link, and its name is needed" in mapped(given.name, out, code=1)
+        partial.unlink()
+        (mapped.folder / f"{out}.replaced").write_text("mine")
+        mapped(given.name, out)
+        assert (mapped.folder / f"{out}.replaced").read_text() == "mine" and given.exists()
+    write_jsonl(work / "mine.jsonl", rows)
+    assert "where this job keeps its answers" in mapped(f"{out}.work/mine.jsonl", out, code=1)
+    assert (work / "mine.jsonl").exists()
+
+
+def test_the_file_of_a_folder_is_no_output(mapped: Mapped) -> None:
+    (mapped.folder / "rows").mkdir()
+    data = write_jsonl(mapped.folder / "rows" / "train.jsonl", sms_rows(1))
+    before = data.read_bytes()
+    (mapped.folder / "rows" / "train.jsonl.work").mkdir()
+    (mapped.folder / "rows" / "train.jsonl.work" / "job.json").write_text("{}")
+    assert "name another --out" in mapped("rows", "rows/train.jsonl", code=1)
+    assert data.read_bytes() == before
 
 
 def test_a_row_that_fails_is_a_row_with_its_error(mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
