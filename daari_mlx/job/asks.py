@@ -22,7 +22,7 @@ class Own:
     Attributes:
         max_tokens, stop, seed: as in :class:`daari_mlx.batch.request.Request`.
         sampling: fields of :class:`daari_mlx.decode.options.Sampling`.
-        penalties: arguments of mlx-lm's ``make_logits_processors``.
+        penalties: fields of :class:`daari_mlx.decode.options.Penalties`.
         schema: a JSON schema that the answer is held to.
     """
 

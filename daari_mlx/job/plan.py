@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.progress import bar
 from daari_mlx.job.asks import KEY, Ask
+from daari_mlx.job.failing import why
 from daari_mlx.job.files import Line
 from daari_mlx.job.journal import Journal, Place
 from daari_mlx.text.data import listed
-from daari_mlx.text.messages import BadInput
 from daari_mlx.text.prefixes import common_length
 
 NONE = -1
@@ -98,9 +98,9 @@ def look_at(
     """Look at every row.
 
     Args:
-        asked: a row's question; raises `BadInput`.
+        asked: a row's question; what it raises makes the row a bad one.
         draws: whether its answer is drawn at random: rows that ask the same then get an answer each.
-        prompt: sees that a question can be asked, and gives the token ids of its prompt; raises `BadInput`.
+        prompt: sees that a question can be asked, and gives the token ids of its prompt; raises likewise.
         limit: take so many rows.
         shown: whether to draw a bar.
 
@@ -120,8 +120,8 @@ def look_at(
                 tokens += len(ids)
                 shared = ids if shared is None else shared[: common_length(shared, ids)]
                 key, free = ask.key, draws(ask)
-            except BadInput as error:
-                bad[row], key, free = f"{line.place}: {error.reason}", bytes(KEY), False
+            except Exception as error:
+                bad[row], key, free = f"{line.place}: {why(error)}", bytes(KEY), False
             keys += key
             drawn.append(free)
     if not drawn:

@@ -138,6 +138,6 @@ def _requests(
             ask = shape.ask(line)
             key = apart(ask.key) if requests.draws(ask) else ask.key
             made = requests.request(ask, row_seed(seed, key))
-        except DaariError as error:
+        except Exception as error:
             made = error
         yield (number, line, key), made

@@ -207,7 +207,7 @@ class _Run:
                     ask = self.shape.ask(line)
                     changed = ask.key != key and not self.requests.draws(ask)
                     made = self.requests.request(ask, row_seed(seed, key))
-                except DaariError as error:  # a template may render otherwise by now
+                except Exception as error:  # a template may render otherwise by now
                     changed, made = False, error
                 if changed:
                     raise _changed(self.data)

@@ -16,8 +16,8 @@ from jobs import map_here, read_jsonl, write_jsonl
 
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.job.asks import Asker, Template
-from daari_mlx.job.files import Kind, Writer, read_lines
-from daari_mlx.job.openai import BatchShape
+from daari_mlx.job.files import Kind, Line, Writer, read_lines
+from daari_mlx.job.openai import PENALTIES, SAMPLING, BatchShape
 from daari_mlx.text.messages import BadInput
 
 ROWS = [{"id": "1", "text": "pay, now"}, {"id": "2", "text": 'two "lines"\nof ü'}, {"id": "3", "text": "dinner?"}]
@@ -142,9 +142,8 @@ def test_openai_batches_in_and_out(tmp_path: Path, options: list[Any]) -> None:
     ]
     data, out = write_jsonl(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     told = map_here(*options, "--data", data, "--out", out, code=1)
-    assert "'logprobs', which is not supported here" in told and "in.jsonl:5: Temp is" in told.replace(
-        "temp is", "Temp is"
-    )
+    assert "'logprobs', which is not supported here" in told
+    assert "in.jsonl:5: temperature is -1: give at least 0" in told
     map_here(*options, "--data", data, "--out", out, "--keep-bad-rows", code=3)
     found = read_jsonl(out)
     assert [row["custom_id"] for row in found] == ["a", "b", "c", "d", "e"]
@@ -171,7 +170,35 @@ def test_openai_batches_in_and_out(tmp_path: Path, options: list[Any]) -> None:
     ],
 )
 def test_what_a_batch_cannot_have_is_refused_by_name(body: dict[str, Any], told: str) -> None:
-    from daari_mlx.job.files import Line
-
     with pytest.raises(BadInput, match=f"(?i){told}"):
         BatchShape().ask(Line("f:1", batch_line("a", **body)))
+
+
+WRONG: list[Any] = [-5, -(2**70), 10**400, *map(float, ("nan", "inf", "-inf")), True, "1", [1], {"a": 1}]
+LARGE = 2**70
+UNBOUND = {"max_tokens", "max_completion_tokens", "temperature", "top_k", "repetition_penalty"}
+WHOLE = {"max_tokens", "max_completion_tokens", "top_k"}  # of these, 10**400 is a number like others
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "seed", *SAMPLING, *PENALTIES])
+def test_a_number_that_cannot_be_is_told_by_its_own_name(name: str) -> None:
+    for value in [*WRONG, LARGE]:
+        if (value == LARGE and name in UNBOUND) or (value == 10**400 and name in WHOLE):
+            continue
+        with pytest.raises(BadInput) as told:
+            BatchShape().ask(Line("f:1", batch_line("a", **{name: value})))
+        assert told.value.reason.startswith(f"{name} is ") and ": give " in told.value.reason, value
+
+
+def test_lines_with_bad_numbers_are_bad_rows_and_the_others_are_answered(tmp_path: Path, options: list[Any]) -> None:
+    bad = [{"repetition_penalty": -1}, {"seed": LARGE, "temperature": 1}, {"repetition_context_size": LARGE}]
+    bad += [{"repetition_context_size": -1}, {"frequency_penalty": float("nan")}, {"temperature": float("inf")}]
+    fine: list[dict[str, Any]] = [{}, {"temperature": LARGE}, {"repetition_penalty": LARGE}, {"max_tokens": LARGE}]
+    rows = [batch_line(f"b{k}", **body) for k, body in enumerate(bad)]
+    rows += [batch_line(f"f{k}", **body) for k, body in enumerate(fine)]
+    data, out = write_jsonl(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    told = map_here(*options, "--data", data, "--out", out, code=1)
+    assert f"{len(bad)} bad rows" in told and "in.jsonl:1: repetition_penalty is -1: give at least 0" in told
+    map_here(*options, "--data", data, "--out", out, "--keep-bad-rows", code=3)
+    assert [row["custom_id"][0] for row in read_jsonl(out) if row["error"]] == ["b"] * len(bad)
+    assert [row["custom_id"][0] for row in read_jsonl(out) if row["response"]] == ["f"] * len(fine)

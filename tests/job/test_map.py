@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from graphs import Compiled
 from jobs import read_jsonl, sms_rows, write_jsonl
 from typer.testing import CliRunner
 
+from daari_mlx.batch.engine import BatchEngine
 from daari_mlx.batch.request import Request
 from daari_mlx.cli.main import app
 from daari_mlx.decode.generate import generate
@@ -213,6 +215,42 @@ def test_a_row_that_fails_is_a_row_with_its_error(mapped: Mapped, monkeypatch: p
     assert mapped.rows("out.jsonl") == found, "errors are kept until they are asked for again"
     assert f"{len(failed)} to answer" in mapped("in.jsonl", "out.jsonl", "--retry-errors")
     assert all(row["answer"] and row["error"] is None for row in mapped.rows("out.jsonl"))
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyError("no"), RuntimeError("no"), OSError("no")])
+@pytest.mark.parametrize("where", ["checked", "request", "add"])
+def test_whatever_one_row_raises_the_others_go_on(
+    mapped: Mapped, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    owner: type = BatchEngine if where == "add" else Requests
+    write_jsonl(mapped.folder / "in.jsonl", [{"prompt": text} for text in ("one", "two", "three")])
+    monkeypatch.setattr(owner, where, raising_once(getattr(owner, where), error))
+    mapped("in.jsonl", "out.jsonl", *["--keep-bad-rows"] * (where == "checked"), code=3)
+    found = [row["error"] for row in mapped.rows("out.jsonl")]
+    assert sorted(told or "" for told in found) == ["", "", f"{type(error).__name__}: {error}"]
+
+
+@pytest.mark.parametrize("where", ["checked", "request", "add"])
+def test_no_memory_is_no_fault_of_a_row(mapped: Mapped, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    owner: type = BatchEngine if where == "add" else Requests
+    write_jsonl(mapped.folder / "in.jsonl", sms_rows(2))
+    monkeypatch.setattr(owner, where, raising_once(getattr(owner, where), MemoryError()))
+    mapped("in.jsonl", "out.jsonl", code=1)
+    assert not (mapped.folder / "out.jsonl").exists()
+
+
+def raising_once(function: Callable[..., Any], error: Exception) -> Callable[..., Any]:
+    """What raises when it is called for the second time."""
+    calls = 0
+
+    def called(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise error
+        return function(*given, **named)
+
+    return called
 
 
 def test_unordered_rows_are_the_same_rows(mapped: Mapped) -> None:
