@@ -75,8 +75,9 @@ def test_packed_files_by_their_suffix(tmp_path: Path, options: list[Any], suffix
         ("a.jsonl.xz", b'{"text": "a"}\n', "cannot be unpacked"),
         ("a.csv", b"id,id\n1,2\n", "name each column, and each once"),
         ("a.csv", b"", "name each column"),
-        ("a.csv", b'id,text\n1,"a\n', "is no CSV"),
-        ("a.csv", b"id,text\n1,\xff\n", "is no UTF-8"),
+        ("a.csv", b'id,"text"x\n1,a\n', "a.csv:1 .* is no CSV"),
+        ("a.csv", b"id,t\xfft\n1,a\n", "a.csv:1 .* is not UTF-8: byte 0xff in column 2"),
+        ("a.csv", "id,text\n1,a\n".encode("utf-16"), "a.csv:1 .* is not UTF-8"),
         ("a.jsonl", gzip.compress(b"{}", mtime=0), "is a gzip file"),
     ],
 )
@@ -91,6 +92,42 @@ def test_a_row_of_a_table_with_other_columns_is_a_bad_row(tmp_path: Path) -> Non
     lines = list(read_lines(tmp_path / "a.csv"))
     assert [line.fields for line in lines] == [None, None, {"id": "3", "text": "c"}]
     assert lines[0].problem == "has 3 columns, not 2 as line 1" and lines[1].place.endswith("a.csv:4")
+
+
+BROKEN = {  # a line: what is told, and the line as it is shown
+    b"2,caf\xe9": ("not UTF-8: byte 0xe9 in column 2", "2,caf\ufffd"),
+    b"\xff,x": ("not UTF-8: byte 0xff in column 1", "\ufffd,x"),
+    b"2,\xed\xa0\x80": ("not UTF-8: byte 0xed", "2,\ufffd\ufffd\ufffd"),
+    b'2,"a"b': ("no CSV: ", '2,"a"b'),
+    b'2,"a': ("no CSV: unexpected end of data before a quote", '2,"a\n3,y'),
+}
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_broken_row_of_a_table_is_told_by_its_line_and_the_others_are_read(tmp_path: Path, line: bytes) -> None:
+    """Wherever it stands; many rows lie before it, so that it is not in the first bytes that are read."""
+    told, shown = BROKEN[line]
+    for before in (0, 1, 5000):
+        first = b'0,"two\nlines"\n' + b"1,x\n" * before
+        last = b"3,y\n"
+        (tmp_path / "a.csv").write_bytes(b"id,text\n" + first + line + b"\n" + last)
+        lines = list(read_lines(tmp_path / "a.csv"))
+        bad = [found for found in lines if found.fields is None]
+        assert len(bad) == 1 and bad[0].place.endswith(f"a.csv:{before + 4}")
+        assert bad[0].problem.startswith(told) and bad[0].text == shown
+        assert lines[0].place.endswith("a.csv:2") and lines[0].fields == {"id": "0", "text": "two\nlines"}
+        assert len(lines) == before + (2 if told.endswith("quote") else 3)
+
+
+def test_broken_rows_of_a_table_are_kept(tmp_path: Path, options: list[Any]) -> None:
+    data, out = tmp_path / "in.csv", tmp_path / "out.jsonl"
+    data.write_bytes(b'id,text\n1,a\n2,caf\xe9\n3,"b"c\n4,d\n')
+    ask = [*options, "--data", data, "--out", out, "--template", "{text}"]
+    told = map_here(*ask, code=1)
+    assert "2 bad rows" in told and "in.csv:3: not UTF-8: byte 0xe9" in told and "in.csv:4: no CSV" in told
+    map_here(*ask, "--keep-bad-rows", code=3)
+    assert [row.get("id") for row in read_jsonl(out)] == ["1", None, None, "4"]
+    assert [bool(row["answer"]) for row in read_jsonl(out)] == [True, False, False, True]
 
 
 def test_kinds_of_files() -> None:
