@@ -188,12 +188,13 @@ def _job(
                 )
             return BatchShape(thinks_until=thinks_until)
         return RowShape(
-            Asker(how.template, system_prompt, features),
+            Asker(how.template, system_prompt, features, flags=True),
             prefix=how.prefix,
             parsed=schema_name.json_schema is not None,
             compare=how.compare,
             flat=_is_table(out),
             thinks_until=thinks_until,
+            flags=True,
         )
 
     return Job(

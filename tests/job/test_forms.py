@@ -144,10 +144,14 @@ def test_a_table_writes_structures_as_json(tmp_path: Path) -> None:
     assert (tmp_path / "a.csv").read_text(encoding="utf-8") == 'a,b\n"{""x"": ""ü""}",\n'
 
 
-@pytest.mark.parametrize("text", ["no field", "{}", "{a.b}", "{a[0]}", "{a!r}", "{a:>3}", "{a"])
+@pytest.mark.parametrize(
+    "text", ["no field", "{}", "{a.b}", "{a[0]}", "{a!r}", "{a:>3}", "{a", "a}", "{a}}", "{{a}", "{a!"]
+)
 def test_templates_that_name_no_field_are_refused(text: str) -> None:
-    with pytest.raises(DaariError, match="--template"):
-        Template(text)
+    """In one sentence, which names the option as it was given."""
+    for flags, told in ((True, "^--template '"), (False, "^template '")):
+        with pytest.raises(DaariError, match=told + r".*' (has|names) [^']*: write "):
+            Template(text, flags=flags)
 
 
 def test_keys_know_questions_whatever_else_their_rows_hold() -> None:
