@@ -14,7 +14,7 @@ import typer
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import takes
 from daari_mlx.cli.options.names import FEATURES, DrafterName, Drafting, LearnName, RowsName, SchemaName, TeacherName
-from daari_mlx.cli.shell import interrupt
+from daari_mlx.cli.shell import hear_terminations, interrupt
 from daari_mlx.decode.options import Length, Sampling
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import check_beside
@@ -88,6 +88,7 @@ def map(
     The exit status is 3 where some rows have an error in place of an answer.
     """
     check_files(str(rows_name.data), rows_name, out)
+    hear_terminations()
     from daari_mlx.job.shape import check_columns
     from daari_mlx.teacher.ranks import crew
 

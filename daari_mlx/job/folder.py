@@ -102,6 +102,7 @@ class JobFolder:
             return
         old = self._settings()
         if names := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
+            names = [name for name in names if name in old and name in new] or names  # others follow from these
             told = "; ".join(f"{n}: there {_short(old.get(n))}, now {_short(new.get(n))}" for n in names)
             raise DaariError(
                 f"{self.path} holds answers that were asked with other settings ({told}), and they are not mixed. Give "

@@ -13,7 +13,7 @@ from daari_mlx.decode.options import Penalties, Sampling
 from daari_mlx.decode.stops import stop_list
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.given import check_whole
-from daari_mlx.job.asks import Ask, Own
+from daari_mlx.job.asks import KEY, Ask, Own
 from daari_mlx.job.files import Line
 from daari_mlx.text.messages import BadInput, typed
 
@@ -50,9 +50,8 @@ class BatchShape:
             raise BadInput(line.problem)
         typed(line.fields.get("custom_id"), str, "'custom_id'")
         if line.fields.get("url", URL) != URL or line.fields.get("method", "POST") != "POST":
-            raise BadInput(
-                f"asks for {line.fields.get('method')} {line.fields.get('url')}: only POST {URL} is answered"
-            )
+            method, url = line.fields.get("method", "POST"), line.fields.get("url", URL)
+            raise BadInput(f"asks for {method} {url}: only POST {URL} is answered")
         given = typed(line.fields.get("body"), dict, "'body'")
         body = {name: value for name, value in given.items() if value is not None and name not in HARMLESS}
         if unknown := sorted(body.keys() - KNOWN - SAMPLING.keys() - PENALTIES.keys()):
@@ -76,10 +75,13 @@ class BatchShape:
     def written(self, line: Line, key: bytes, record: dict[str, Any]) -> dict[str, Any]:
         """The line of the answer."""
         fields = line.fields or {}
-        head = {"id": f"batch_req_{key.hex()}", "custom_id": fields.get("custom_id")}
+        number = int(line.place.rpartition(":")[2])
+        own = key if any(key) else number.to_bytes(KEY, "big")  # a bad line has no key: its number tells it apart
+        head = {"id": f"batch_req_{own.hex()}", "custom_id": fields.get("custom_id")}
         if record.get("answer") is None:
-            error = {"code": "not_answered", "message": record["error"]}
-            return {**head, "response": None, "error": error}
+            error = {"code": "not_answered", "message": record["error"], "line": number}
+            unread = {} if line.fields is not None else {"line": line.text}
+            return {**head, "response": None, "error": error, **unread}
         before, mark, after = record["answer"].partition(self._mark) if self._mark else ("", "", "")
         message = {"role": "assistant", "content": after.lstrip() if mark else record["answer"], "refusal": None}
         if mark:

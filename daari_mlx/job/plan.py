@@ -92,6 +92,7 @@ def look_at(
     *,
     draws: Callable[[Ask], bool],
     prompt: Callable[[Ask], list[int]],
+    name: str,
     limit: int | None = None,
     shown: bool = True,
 ) -> Plan:
@@ -101,6 +102,7 @@ def look_at(
         asked: a row's question; what it raises makes the row a bad one.
         draws: whether its answer is drawn at random: rows that ask the same then get an answer each.
         prompt: sees that a question can be asked, and gives the token ids of its prompt; raises likewise.
+        name: of the data, for a message.
         limit: take so many rows.
         shown: whether to draw a bar.
 
@@ -125,7 +127,7 @@ def look_at(
             keys += key
             drawn.append(free)
     if not drawn:
-        raise DaariError("The data is empty: it needs a row at least.")
+        raise DaariError(f"The data, {name}, is empty: it needs a row at least.")
     table = np.frombuffer(keys, np.uint8).reshape(-1, KEY).copy()
     _tell_apart(table, np.frombuffer(drawn, bool))
     _, first, which = np.unique(table.view(f"V{KEY}").ravel(), return_index=True, return_inverse=True)

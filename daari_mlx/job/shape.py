@@ -11,6 +11,7 @@ from daari_mlx.job.asks import Ask
 from daari_mlx.job.files import Line
 from daari_mlx.job.spelling import option
 from daari_mlx.text.messages import BadInput
+from daari_mlx.text.rows import strict_json
 
 
 class Shape(Protocol):
@@ -102,7 +103,7 @@ class RowShape:
         if text is None:
             return None
         try:
-            return json.loads(text.rpartition(self._mark)[2] if self._mark else text)
+            return strict_json(text.rpartition(self._mark)[2] if self._mark else text)
         except (ValueError, RecursionError):
             return None
 

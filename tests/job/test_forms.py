@@ -18,6 +18,7 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.job.asks import Asker, Template
 from daari_mlx.job.files import Kind, Line, Writer, read_lines
 from daari_mlx.job.openai import PENALTIES, SAMPLING, BatchShape
+from daari_mlx.job.shape import RowShape
 from daari_mlx.text.messages import BadInput
 
 ROWS = [{"id": "1", "text": "pay, now"}, {"id": "2", "text": 'two "lines"\nof ü'}, {"id": "3", "text": "dinner?"}]
@@ -197,6 +198,38 @@ def test_openai_batches_in_and_out(tmp_path: Path, options: list[Any]) -> None:
     assert "leave --template out" in map_here(*options, "--data", data, "--out", out, "--template", "{body}", code=1)
 
 
+def test_bad_lines_of_a_batch_are_told_apart(tmp_path: Path, options: list[Any]) -> None:
+    data, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    embeddings = {"custom_id": "e", "url": "/v1/embeddings", "body": {"input": "a"}}
+    infinite = json.dumps(batch_line("i", frequency_penalty=float("inf")))
+    lines = [json.dumps(batch_line("a")), "", "no JSON", json.dumps(embeddings), json.dumps(embeddings), infinite]
+    data.write_text("\n".join(lines))
+    map_here(*options, "--data", data, "--out", out, "--keep-bad-rows", code=3)
+    found = read_jsonl(out)
+    assert len({row["id"] for row in found}) == 5
+    assert [row["error"] and row["error"]["line"] for row in found] == [None, 3, 4, 5, 6]
+    assert found[1]["line"] == "no JSON" and found[4]["line"] == infinite
+    assert found[2]["error"]["message"].startswith("asks for POST /v1/embeddings: ")
+    again = tmp_path / "again.jsonl"
+    map_here(*options, "--data", data, "--out", again, "--keep-bad-rows", code=3)
+    assert again.read_bytes() == out.read_bytes()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize("row", ['{{"text": "a", "id": {}}}', '{{"text": "a", "id": [{{"deep": [{}]}}]}}'])
+def test_numbers_that_other_readers_refuse_are_refused(tmp_path: Path, number: str, row: str) -> None:
+    (tmp_path / "a.jsonl").write_text(row.format(1.5) + "\n" + row.format(number) + "\n")
+    good, bad = read_lines(tmp_path / "a.jsonl")
+    assert good.fields is not None and bad.fields is None
+    assert bad.place.endswith("a.jsonl:2") and "is no JSON" in bad.problem
+
+
+@pytest.mark.parametrize("answer", ["NaN", '{"a": Infinity}', "1e999"])
+def test_no_answer_is_parsed_to_what_json_cannot_hold(answer: str) -> None:
+    record = {"answer": answer, "finish_reason": "stop", "prompt_tokens": 1, "completion_tokens": 1}
+    assert RowShape(Asker(), parsed=True).written(Line("f:1", {}), bytes(16), record)["parsed"] is None
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -233,7 +266,7 @@ def test_a_number_that_cannot_be_is_told_by_its_own_name(name: str) -> None:
 
 def test_lines_with_bad_numbers_are_bad_rows_and_the_others_are_answered(tmp_path: Path, options: list[Any]) -> None:
     bad = [{"repetition_penalty": -1}, {"seed": LARGE, "temperature": 1}, {"repetition_context_size": LARGE}]
-    bad += [{"repetition_context_size": -1}, {"frequency_penalty": float("nan")}, {"temperature": float("inf")}]
+    bad += [{"repetition_context_size": -1}, {"frequency_penalty": -3}]
     fine: list[dict[str, Any]] = [{}, {"temperature": LARGE}, {"repetition_penalty": LARGE}, {"max_tokens": LARGE}]
     rows = [batch_line(f"b{k}", **body) for k, body in enumerate(bad)]
     rows += [batch_line(f"f{k}", **body) for k, body in enumerate(fine)]

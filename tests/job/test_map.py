@@ -202,15 +202,15 @@ def test_a_row_that_fails_is_a_row_with_its_error(mapped: Mapped, monkeypatch: p
 
         patch.setattr(Requests, "request", failing)
         failed = [row["id"] for row in sms_rows(6) if "Bank" in str(row)]
-        assert 0 < len(failed) < 6
+        assert len(failed) == 1
         told = mapped("in.jsonl", "out.jsonl", code=3)
-        assert f"{len(failed)} rows have an error" in told and "--retry-errors" in told
+        assert "1 row has an error" in told and "--retry-errors" in told
         found = mapped.rows("out.jsonl")
         assert [row["id"] for row in found] == list(range(6))
         assert [row["id"] for row in found if row["error"]] == failed
         assert found[failed[0]]["error"] == "ZeroDivisionError: division by zero"
         stopped = mapped("in.jsonl", "stopped.jsonl", "--max-errors", "0", code=1)
-        assert "1 rows failed, more than --max-errors 0" in stopped and not (mapped.folder / "stopped.jsonl").exists()
+        assert "1 row failed, more than --max-errors 0" in stopped and not (mapped.folder / "stopped.jsonl").exists()
     mapped("in.jsonl", "out.jsonl", code=3)
     assert mapped.rows("out.jsonl") == found, "errors are kept until they are asked for again"
     assert f"{len(failed)} to answer" in mapped("in.jsonl", "out.jsonl", "--retry-errors")
@@ -251,6 +251,19 @@ def raising_once(function: Callable[..., Any], error: Exception) -> Callable[...
         return function(*given, **named)
 
     return called
+
+
+def test_one_is_told_as_one(mapped: Mapped) -> None:
+    (mapped.folder / "in.jsonl").write_text('{"prompt": "a"}\n{"prompt": "a"}\n{\n')
+    told = mapped("in.jsonl", "out.jsonl", "--keep-bad-rows", code=3)
+    assert "1 that asks the same" in told and "1 row in " in told and "1 row has an error" in told
+    assert "1 rows" not in told
+
+
+def test_data_without_a_row_is_named(mapped: Mapped) -> None:
+    (mapped.folder / "in.jsonl").write_text("\n")
+    assert "in.jsonl, is empty" in mapped("in.jsonl", "out.jsonl", code=1)
+    assert "stdin, is empty" in mapped("-", "out.jsonl", code=1, input=b"")
 
 
 def test_unordered_rows_are_the_same_rows(mapped: Mapped) -> None:
