@@ -9,7 +9,7 @@ import typer
 from daari_mlx import __version__
 from daari_mlx.cli import annotate, answer, bench, compile, hub, inspect, learn, map, merge, plot, server, tier
 from daari_mlx.cli import version as versions
-from daari_mlx.cli.shell import Command, interrupt, interrupts_unsaid, open_streams
+from daari_mlx.cli.shell import Command, interrupt, interrupts_unsaid, open_streams, terminate
 
 app = typer.Typer(
     name="daari-mlx",
@@ -68,3 +68,5 @@ def main() -> None:
         app(prog_name="daari-mlx")
     finally:  # all is told: what is left is Python's own end, which a further Ctrl-C may cut short
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGTERM) is terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,13 +14,15 @@ import typer
 from daari_mlx.cli.options import words
 from daari_mlx.cli.options.command import takes
 from daari_mlx.cli.options.names import FEATURES, DrafterName, Drafting, LearnName, RowsName, SchemaName, TeacherName
-from daari_mlx.cli.shell import interrupt
+from daari_mlx.cli.shell import hear_terminations, interrupt
 from daari_mlx.decode.options import Length, Sampling
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.ground.files import check_beside
 from daari_mlx.ground.learning import check_nobody_learns
 from daari_mlx.ground.option import Option, number, unescaped, whole
-from daari_mlx.ground.regular import check_new_file, what_is
+from daari_mlx.ground.regular import check_new_file
 from daari_mlx.show import report
+from daari_mlx.text.lines import data_file
 
 if TYPE_CHECKING:
     from daari_mlx.graph.outlook import Outlook
@@ -88,6 +89,7 @@ def map(
     The exit status is 3 where some rows have an error in place of an answer.
     """
     check_files(str(rows_name.data), rows_name, out)
+    hear_terminations()
     from daari_mlx.job.shape import check_columns
     from daari_mlx.teacher.ranks import crew
 
@@ -137,8 +139,11 @@ def check_files(data: str, rows_name: RowsName, out: str) -> None:
         return
     check_new_file(out, "--out")
     check_nobody_learns(out, "--out")
-    if data != "-" and what_is(out) is not None and what_is(data) is not None and os.path.samefile(data, out):
-        raise DaariError(f"--out {out} is the file that is read: name another.")
+    check_beside(Path(out))
+    if data != "-":
+        from daari_mlx.job.folder import JobFolder
+
+        JobFolder(Path(out)).check_apart(data_file(data, str(rows_name.split)))
 
 
 def _is_table(path: str) -> bool:
@@ -186,12 +191,13 @@ def _job(
                 )
             return BatchShape(thinks_until=thinks_until)
         return RowShape(
-            Asker(how.template, system_prompt, features),
+            Asker(how.template, system_prompt, features, flags=True),
             prefix=how.prefix,
             parsed=schema_name.json_schema is not None,
             compare=how.compare,
             flat=_is_table(out),
             thinks_until=thinks_until,
+            flags=True,
         )
 
     return Job(

@@ -43,10 +43,10 @@ class Command(TyperCommand):
         except KeyboardInterrupt as error:
             if isinstance(error.__context__, DaariError):  # it came while the command was ending, and hides why
                 _fail(str(error.__context__))
-            _stop(ctx.info_name)
+            _stop(ctx.info_name, _status(error))
         except Exception as error:
             if interrupted(error):  # an extension module that is being initialised makes an ImportError of a Ctrl-C
-                _stop(ctx.info_name)
+                _stop(ctx.info_name, _status(error))
             _tell(error)
             raise
 
@@ -94,19 +94,32 @@ def _tell(error: Exception) -> None:
         _fail(f"What this run writes, or prints, finds no room: {error.strerror}. Make some and run it again.")
 
 
-def _stop(command: str) -> NoReturn:
-    """Tell of a Ctrl-C; what is left is the process's own end, which a further one may cut short."""
+class Terminated(KeyboardInterrupt):
+    """A SIGTERM, of which a command tells as of a Ctrl-C."""
+
+
+def _status(error: BaseException | None) -> int:
+    """The exit status of a command that was stopped, as a shell gives it: 143 for SIGTERM, else 130."""
+    while error is not None:
+        if isinstance(error, Terminated):
+            return 128 + signal.SIGTERM
+        error = error.__cause__ or error.__context__
+    return 128 + signal.SIGINT
+
+
+def _stop(command: str, status: int = 130) -> NoReturn:
+    """Tell of a Ctrl-C or SIGTERM; what is left is the process's own end, which a further one may cut short."""
     _leave_to_signals(signal.SIGINT)
     resumes = command in RESUMES
     report.note("\nStopped. What is done is kept: the same command resumes." if resumes else "\nStopped.")
     _leave_to_signals(signal.SIGTERM)
-    raise typer.Exit(130) from None
+    raise typer.Exit(status) from None
 
 
 def _leave_to_signals(*numbers: int) -> None:
     """What is left is the process's own end, which these signals may cut short without a word."""
     for number in numbers:
-        if signal.getsignal(number) is interrupt:  # else the process is somebody else's
+        if signal.getsignal(number) in (interrupt, terminate):  # else the process is somebody else's
             signal.signal(number, signal.SIG_DFL)
 
 
@@ -122,6 +135,17 @@ def interrupted(error: BaseException | None) -> bool:
 def interrupt(number: int, frame: Any) -> NoReturn:
     """What Ctrl-C, and in a rank SIGTERM, does in a process of our own, until all is told."""
     raise KeyboardInterrupt
+
+
+def terminate(number: int, frame: Any) -> NoReturn:
+    """What SIGTERM does in a command that has something to clean up."""
+    raise Terminated
+
+
+def hear_terminations() -> None:
+    """From here on clean up at a SIGTERM and tell of it, in a process of our own."""
+    if signal.getsignal(signal.SIGINT) is interrupt and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminate)
 
 
 def interrupts_unsaid() -> None:

@@ -34,8 +34,9 @@ class Sampling:
         """mlx-lm's sampler; the tokens that XTC spares are those that its ``generate`` chooses."""
         from mlx_lm.sample_utils import make_sampler
 
+        options = {name: value for name, value in vars(self).items() if name != "seed"}
         return make_sampler(
-            **{name: value for name, value in vars(self).items() if name != "seed"},
+            **{**options, "temp": float(self.temp)},  # MLX takes no whole number beyond 64 bits
             xtc_special_tokens=tokenizer.encode("\n") + list(tokenizer.eos_token_ids),
         )
 
@@ -45,6 +46,35 @@ class Sampling:
             import mlx.core as mx
 
             mx.random.seed(self.seed)
+
+
+MOST_CONTEXT = 2**31 - 1  # tokens that a penalty looks back: MLX takes no larger index
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """What tokens lose that the text has already; arguments of mlx-lm's ``make_logits_processors``."""
+
+    presence_penalty: Annotated[float | None, number("Taken off a token that is there.", -2, 2)] = None
+    presence_context_size: Annotated[int, number("Tokens that this looks back.", 1, MOST_CONTEXT)] = 20
+    frequency_penalty: Annotated[float | None, number("Taken off a token each time it is there.", -2, 2)] = None
+    frequency_context_size: Annotated[int, number("Tokens that this looks back.", 1, MOST_CONTEXT)] = 20
+    repetition_penalty: Annotated[float | None, number("Divides the logit of a token that is there.", 0)] = None
+    repetition_context_size: Annotated[int, number("Tokens that this looks back.", 1, MOST_CONTEXT)] = 20
+
+    def __post_init__(self) -> None:
+        """See that each is one that has a meaning."""
+        check_fields(self)
+
+    def processors(self, logit_bias: dict[int, float] | None = None) -> list[Any]:
+        """mlx-lm's processors of these, and of a bias of single tokens."""
+        from mlx_lm.sample_utils import make_logits_processors
+
+        given = {
+            name: float(value) if name.endswith("_penalty") and value is not None else value
+            for name, value in vars(self).items()
+        }
+        return list(make_logits_processors(logit_bias, **given))
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def save_graph(graph: Graph, path: str | Path, stats: dict[str, Any], *, learnt:
     """
     check_place(path) if learnt else check_target(path)
     path = Path(path)
-    with whole(path) as beside:
+    with whole(path, folder=True) as beside:
         beside.mkdir(parents=True, exist_ok=True)
         save_arrays(beside / ARRAYS, to_arrays(graph))
         config = {

@@ -29,23 +29,26 @@ class DiskFull(DaariError):
 
 
 @contextmanager
-def whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
+def whole(path: Path, *, needed: int | None = None, folder: bool = False) -> Iterator[Path]:
     """Give a name beside ``path`` to write to; it takes ``path``'s place when the block ends well, else it is removed.
 
-    Works for a file or a folder; a file or folder that stood at ``path`` is replaced, of a link only the link. A file
-    is on the disk before it takes its place, so that a machine that loses power leaves no empty one there.
+    A file or folder that stood at ``path`` is replaced, of a link only the link. A file is on the disk before it takes
+    its place, so that a machine that loses power leaves no empty one there. What a killed run left beside is removed;
+    what no run can have left there, since it is of another kind, is not.
 
     Args:
         path: what to write.
         needed: its bytes where they are known, for the message on a full disk.
+        folder: whether a folder is written, and not a file.
 
     Raises:
-        DaariError: what stands there is neither file nor folder, or not of the kind that was written.
+        DaariError: what stands there, or beside it, is not of the kind that is written.
         DiskFull: where the disk is full.
     """
     beside, old = path.with_name(path.name + PARTIAL), path.with_name(path.name + OLD)
-    for there in (path, beside, old):
-        _check_replaceable(there, FILE, FOLDER)
+    _check_replaceable(path, FILE, FOLDER)
+    check_beside(path, folder=folder)
+    moved = False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove(beside)  # what a killed run left
@@ -55,13 +58,14 @@ def whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
             _flush(beside)
         if beside.is_dir() and path.exists():
             remove(old)
+            moved = True
             path.rename(old)
             beside.rename(path)
             remove(old)
         else:
             os.replace(beside, path)
     except BaseException as error:
-        if old.exists() and not path.exists():  # stopped between the two renames
+        if moved and old.exists() and not path.exists():  # stopped between the two renames
             old.rename(path)
         remove(beside)
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -72,6 +76,22 @@ def whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
                 "What was written before is whole: make room and run the same command again, it goes on from there."
             ) from error
         raise
+
+
+def check_beside(path: Path, *, folder: bool = False) -> None:
+    """See that :func:`whole` may remove what stands beside ``path`` under the names that it uses.
+
+    Raises:
+        DaariError: something stands there that no killed run can have left.
+    """
+    kind = FOLDER if folder else FILE
+    for suffix in (PARTIAL, OLD) if folder else (PARTIAL,):
+        beside = path.with_name(path.name + suffix)
+        found = "a link" if beside.is_symlink() else what_is(beside)
+        if found not in (None, kind):
+            raise DaariError(
+                f"{beside} is {found}, and its name is needed to write {path}: rename it, or write to another place."
+            )
 
 
 def put_back(path: Path) -> None:

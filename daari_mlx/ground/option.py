@@ -45,6 +45,13 @@ def number(help: str, least: float, most: float | None = None, flags: tuple[str,
     return Option(help, "N", flags, least, most)
 
 
+def bounds(record: type, name: str) -> tuple[float | None, float | None]:
+    """The least and the most that a record's option takes; None for no bound."""
+    hint = get_type_hints(record, include_extras=True)[name]
+    option = next(part for part in get_args(hint) if isinstance(part, Option))
+    return option.least, option.most
+
+
 def check_fields(record: Any) -> None:
     """See that the value of each of a record's options is one that the option takes: for those who give no text.
 
@@ -75,12 +82,28 @@ def _read(name: str, value: Any, read: Callable[[Any], Any]) -> None:
 def _check_number(name: str, value: Any, option: Option, *, whole: bool) -> None:
     if whole:
         check_whole(name, value)
-    elif not isinstance(value, Real) or not math.isfinite(value):
-        raise DaariError(f"{name} is {value!r}: give a finite number.")
+    elif not isinstance(value, Real) or not _is_finite(value):
+        raise DaariError(f"{name} is {_short(value)}: give a finite number.")
     if option.least is not None and value < option.least:
-        raise DaariError(f"{name} is {value}: give at least {option.least:g}.")
+        raise DaariError(f"{name} is {_short(value)}: give at least {_bound(option.least)}.")
     if option.most is not None and value > option.most:
-        raise DaariError(f"{name} is {value}: give at most {option.most:g}.")
+        raise DaariError(f"{name} is {_short(value)}: give at most {_bound(option.most)}.")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:30]}…"
+
+
+def _bound(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def whole(least: int | None, mend: str, *words: int | str) -> Callable[[Any], int | str]:

@@ -9,6 +9,7 @@ from string import Formatter
 from typing import Any
 
 from daari_mlx.ground.errors import DaariError
+from daari_mlx.job.spelling import option
 from daari_mlx.text.messages import BadInput, plain, typed
 from daari_mlx.text.rows import LORA, Features
 
@@ -22,7 +23,7 @@ class Own:
     Attributes:
         max_tokens, stop, seed: as in :class:`daari_mlx.batch.request.Request`.
         sampling: fields of :class:`daari_mlx.decode.options.Sampling`.
-        penalties: arguments of mlx-lm's ``make_logits_processors``.
+        penalties: fields of :class:`daari_mlx.decode.options.Penalties`.
         schema: a JSON schema that the answer is held to.
     """
 
@@ -62,18 +63,23 @@ class Ask:
 class Template:
     """A text with the names of fields in braces; ``{{`` and ``}}`` are braces.
 
+    Args:
+        flags: whether the text was given in a shell.
+
     Raises:
         DaariError: it has no field, or something in braces that is no name.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, flags: bool = False) -> None:
+        self._option = option("template", flags)
+        told = f"{self._option} {text[:60]!r}"
         try:
             self._parts = [(before, name) for before, name, form, way in _parsed(text)]
         except ValueError as error:
-            raise DaariError(f"--template {text[:60]!r} {error}: write {{field}}, and {{{{ for a brace.") from error
+            raise DaariError(f"{told} {_wrong(error)}: write {{field}}, and {{{{ for a brace.") from error
         self.fields = list(dict.fromkeys(name for _, name in self._parts if name is not None))
         if not self.fields:
-            raise DaariError(f"--template {text[:60]!r} names no field of the rows: write it as {{field}}.")
+            raise DaariError(f"{told} names no field of the rows: write it as {{field}}.")
 
     def __call__(self, fields: dict[str, Any]) -> str:
         """The text with a row's own fields; what is no text is written as JSON.
@@ -83,8 +89,8 @@ class Template:
         """
         if missing := [name for name in self.fields if fields.get(name) is None]:
             has = ", ".join(map(repr, list(fields)[:8]))
-            raise BadInput(f"has no {missing[0]!r}, which --template names; its fields are {has}")
-        return "".join(before + ("" if name is None else _text(fields[name])) for before, name in self._parts)
+            raise BadInput(f"has no {missing[0]!r}, which {self._option} names; its fields are {has}")
+        return "".join(before + ("" if name is None else _text(name, fields[name])) for before, name in self._parts)
 
 
 def _parsed(text: str) -> list[tuple[str, str | None, str | None, str | None]]:
@@ -95,8 +101,18 @@ def _parsed(text: str) -> list[tuple[str, str | None, str | None, str | None]]:
     return found
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _wrong(error: ValueError) -> str:
+    """What is wrong with a template's braces, as it goes on from the template."""
+    return str(error) if str(error).startswith("has ") else "has a brace that stands alone"
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadInput(f"has in {name!r} {type(value).__name__} that cannot be written as JSON ({error})") from error
 
 
 class Asker:
@@ -106,13 +122,19 @@ class Asker:
         template: what the user's message is, with fields of the row; None takes the row's own messages or prompt.
         system_prompt: a message before all others.
         features: which fields are what.
+        flags: whether these were given in a shell.
     """
 
     def __init__(
-        self, template: str | None = None, system_prompt: str | None = None, features: Features = LORA
+        self,
+        template: str | None = None,
+        system_prompt: str | None = None,
+        features: Features = LORA,
+        *,
+        flags: bool = False,
     ) -> None:
-        self._template = None if template is None else Template(template)
-        self._system, self._features = system_prompt, features
+        self._template = None if template is None else Template(template, flags=flags)
+        self._system, self._features, self._flags = system_prompt, features, flags
 
     def __call__(self, fields: dict[str, Any]) -> Ask:
         """What a row asks.
@@ -132,13 +154,14 @@ class Asker:
             return self._chat(fields[its.chat], tools)
         if its.text in fields:
             raise BadInput(
-                f"is text without a question: say how to ask, such as --template 'Classify: {{{its.text}}}', or name "
-                f"the prompt with --prompt-feature {its.text}"
+                "is text without a question: say how to ask, such as "
+                f"{option('template', self._flags, f'Classify: {{{its.text}}}')}, or name the prompt with "
+                f"{option('prompt_feature', self._flags, its.text)}"
             )
         has = ", ".join(map(repr, list(fields)[:8]))
         raise BadInput(
             f"has neither {its.chat!r} nor {its.prompt!r} (its fields are {has}): say how to ask, such as "
-            "--template 'Classify: {text}'"
+            f"{option('template', self._flags, 'Classify: {text}')}"
         )
 
     def _spoken(self, said: str) -> dict[str, Any]:
@@ -154,6 +177,7 @@ class Asker:
         asked = messages[:-1] if answered else messages
         if self._system is not None:
             if asked and isinstance(asked[0], dict) and asked[0].get("role") in ("system", "developer"):
-                raise BadInput("has a system message of its own, and --system-prompt gives another: leave one out")
+                gives = option("system_prompt", self._flags)
+                raise BadInput(f"has a system message of its own, and {gives} gives another: leave one out")
             asked = [{"role": "system", "content": self._system}, *asked]
         return Ask({"messages": asked} | tools, reference=reference if isinstance(reference, str) else None)

@@ -9,7 +9,7 @@ import json
 import lzma
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -110,24 +110,62 @@ def _objects(path: Path, handle: IO[bytes]) -> Iterator[Line]:
 
 
 def _table(path: Path, handle: IO[bytes], delimiter: str) -> Iterator[Line]:
+    """The rows of a table; one that is no CSV or no UTF-8 is a bad row, and reading goes on behind it."""
     csv.field_size_limit(MAX_LINE)
-    with TextIOWrapper(handle, "utf-8-sig", newline="") as text:
-        rows = csv.reader(text, delimiter=delimiter, strict=True)
-        try:
-            names = next(rows, [])
-            if not names or len(set(names)) < len(names) or not all(names):
-                found = ", ".join(map(repr, names)) or "nothing"
-                raise DaariError(f"{path}:1 should name each column, and each once, found {found}.")
-            for row in rows:
-                place = f"{path}:{rows.line_num}"
-                if len(row) == len(names):
-                    yield Line(place, dict(zip(names, row, strict=True)))
-                elif row:
-                    yield Line(place, None, delimiter.join(row), f"has {len(row)} columns, not {len(names)} as line 1")
-        except csv.Error as error:
-            raise DaariError(f"{path}:{rows.line_num} is no CSV ({error}).") from error
-        except UnicodeDecodeError as error:
-            raise DaariError(f"{path} is no UTF-8: {error.reason} at byte {error.start}. Save it as UTF-8.") from error
+    taken: list[str] = []  # the lines of the row that is being read
+    with TextIOWrapper(handle, "utf-8-sig", errors="surrogateescape", newline="") as text:
+        rows = csv.reader(_noted(text, taken), delimiter=delimiter, strict=True)
+        names = _columns(path, rows)
+        while True:
+            taken.clear()
+            place = f"{path}:{rows.line_num + 1}"
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                ends = " before a quote that opens here is closed" * ("end of data" in str(error))
+                yield Line(place, None, _shown("".join(taken).rstrip()), f"no CSV: {error}{ends}")
+                continue
+            if problem := _problem(row, names):
+                yield Line(place, None, _shown(delimiter.join(row)), problem)
+            elif row:
+                yield Line(place, dict(zip(names, row, strict=True)))
+
+
+def _noted(lines: Iterable[str], taken: list[str]) -> Iterator[str]:
+    for line in lines:
+        taken.append(line)
+        yield line
+
+
+def _columns(path: Path, rows: Iterator[list[str]]) -> list[str]:
+    """The names in a table's first line."""
+    try:
+        names = next(rows, [])
+    except csv.Error as error:
+        raise DaariError(f"{path}:1 should name each column, and is no CSV ({error}).") from error
+    if not names or len(set(names)) < len(names) or not all(names):
+        found = ", ".join(map(repr, names)) or "nothing"
+        raise DaariError(f"{path}:1 should name each column, and each once, found {found}.")
+    if problem := _problem(names, names):
+        raise DaariError(f"{path}:1 should name each column, and is {problem}.")
+    return names
+
+
+def _problem(row: list[str], names: list[str]) -> str:
+    """What is wrong with a row of a table; nothing for a good one."""
+    for number, cell in enumerate(row, start=1):
+        if byte := next((ord(letter) - 0xDC00 for letter in cell if 0xDC80 <= ord(letter) <= 0xDCFF), None):
+            return f"not UTF-8: byte 0x{byte:02x} in column {number}; save the file as UTF-8"
+    if row and len(row) != len(names):
+        return f"has {len(row)} columns, not {len(names)} as line 1"
+    return ""
+
+
+def _shown(text: str) -> str:
+    """A text whose bytes that are no UTF-8 can be written."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 class Writer:

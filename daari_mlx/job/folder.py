@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.files import read_json, write_json
+from daari_mlx.ground.files import PARTIAL, read_json, write_json
 from daari_mlx.ground.lock import Lock
 from daari_mlx.ground.regular import FOLDER, what_is
 from daari_mlx.job.journal import Journal
@@ -30,6 +30,7 @@ class JobFolder:
 
     def __init__(self, out: Path) -> None:
         self.out, self.path = out, out.with_name(out.name + SUFFIX)
+        self.partial = out.with_name(out.name + PARTIAL)
         if (found := what_is(self.path)) not in (None, FOLDER):
             raise DaariError(f"{self.path}, where this job keeps its answers, is {found}: name another --out.")
 
@@ -48,22 +49,38 @@ class JobFolder:
         return Journal(self.path / "answers")
 
     def check(self) -> None:
-        """See that what stands at ``out`` is this job's own.
+        """See that what stands at ``out``, and where it is written, is this job's own.
 
         Raises:
             DaariError: a file that no job wrote, or a folder that is no job's.
         """
         if self.settings_path.exists():
             return
-        if self.out.exists():
-            raise DaariError(
-                f"{self.out} is there, and no {self.path.name} beside it says that a job wrote it: it is not replaced. "
-                "Remove it, or name another --out."
-            )
+        for path in (self.out, self.partial):
+            if path.exists():
+                raise DaariError(
+                    f"{path} is there, and no {self.path.name} beside it says that a job wrote it: it is not replaced. "
+                    "Remove it, or name another --out."
+                )
         there = self.path.iterdir() if self.path.exists() else []
         others = sorted(found.name for found in there if found.name != self.lock_path.name)
         if others:
             raise DaariError(f"{self.path} holds other things ({', '.join(others[:3])}): name another --out.")
+
+    def check_apart(self, data: Path) -> None:
+        """See that the rows lie elsewhere than what this job writes, and removes.
+
+        Raises:
+            DaariError: they do not.
+        """
+        for path in (self.out, self.partial):
+            if what_is(path) is not None and what_is(data) is not None and os.path.samefile(data, path):
+                written = "" if path == self.out else ", which is written to while the job runs"
+                raise DaariError(f"--data {data} is {path}{written}: name another --out.")
+        if self.path.resolve() in data.resolve().parents:
+            raise DaariError(
+                f"--data {data} lies in {self.path}, where this job keeps its answers: name another --out."
+            )
 
     def recorded(self, name: str) -> Any:
         """A setting of the job that is under way; None where there is no job, or it has none such."""
@@ -85,6 +102,7 @@ class JobFolder:
             return
         old = self._settings()
         if names := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
+            names = [name for name in names if name in old and name in new] or names  # others follow from these
             told = "; ".join(f"{n}: there {_short(old.get(n))}, now {_short(new.get(n))}" for n in names)
             raise DaariError(
                 f"{self.path} holds answers that were asked with other settings ({told}), and they are not mixed. Give "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from daari_mlx.cost.probe import ProbeRecord
+from daari_mlx.ground.counted import counted
 from daari_mlx.job.concurrency import Foretold
 from daari_mlx.job.plan import Plan
 
@@ -15,9 +16,10 @@ def what_is_left(plan: Plan, limit: int) -> str:
     """
     pending, good = len(plan.pending()), len(plan) - len(plan.bad)
     known = sum(plan.place(row) is not None for row in range(len(plan)) if row not in plan.bad)
-    parts = [f"{len(plan):,} rows: {pending:,} to answer"]
+    parts = [f"{counted(len(plan), 'row')}: {pending:,} to answer"]
     parts += [f"{known:,} answered before"] if known else []
-    parts += [f"{good - known - pending:,} that ask the same as another"] if good > known + pending else []
+    same = good - known - pending
+    parts += [f"{same:,} that ask{'s' * (same == 1)} the same as another"] if same > 0 else []
     parts += [f"{len(plan.bad):,} bad"] if plan.bad else []
     most = "" if limit < 0 else f", answers of at most {limit:,}"
     parts.append(f"prompts of {plan.prompt_tokens / max(good, 1):,.0f} tokens{most}")

@@ -6,12 +6,14 @@ same lines give the same bytes: ids are made of what is asked, and ``created`` i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from daari_mlx.decode.options import Sampling
+from daari_mlx.decode.options import Penalties, Sampling
 from daari_mlx.decode.stops import stop_list
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.job.asks import Ask, Own
+from daari_mlx.ground.given import check_whole
+from daari_mlx.job.asks import KEY, Ask, Own
 from daari_mlx.job.files import Line
 from daari_mlx.text.messages import BadInput, typed
 
@@ -23,9 +25,7 @@ HARMLESS = {  # they change no answer
 SAMPLING = {name: name for name in ("top_p", "top_k", "min_p", "xtc_probability", "xtc_threshold")} | {
     "temperature": "temp"
 }
-PENALTIES = tuple(
-    f"{name}_{what}" for name in ("presence", "frequency", "repetition") for what in ("penalty", "context_size")
-)
+PENALTIES = {name: name for name in Penalties.__dataclass_fields__}
 KNOWN = {"messages", "max_tokens", "max_completion_tokens", "seed", "stop", "response_format", "n", "stream"}
 
 
@@ -50,12 +50,11 @@ class BatchShape:
             raise BadInput(line.problem)
         typed(line.fields.get("custom_id"), str, "'custom_id'")
         if line.fields.get("url", URL) != URL or line.fields.get("method", "POST") != "POST":
-            raise BadInput(
-                f"asks for {line.fields.get('method')} {line.fields.get('url')}: only POST {URL} is answered"
-            )
+            method, url = line.fields.get("method", "POST"), line.fields.get("url", URL)
+            raise BadInput(f"asks for {method} {url}: only POST {URL} is answered")
         given = typed(line.fields.get("body"), dict, "'body'")
         body = {name: value for name, value in given.items() if value is not None and name not in HARMLESS}
-        if unknown := sorted(body.keys() - KNOWN - SAMPLING.keys() - set(PENALTIES)):
+        if unknown := sorted(body.keys() - KNOWN - SAMPLING.keys() - PENALTIES.keys()):
             raise BadInput(
                 f"body has {unknown[0]!r}, which is not supported here and might change the answer: leave it out"
             )
@@ -63,12 +62,7 @@ class BatchShape:
             raise BadInput(
                 "body asks for several answers (n) or a stream, and a line gets one whole answer: leave it out"
             )
-        try:
-            return Ask({"messages": body.get("messages")}, _own(body))
-        except BadInput:
-            raise
-        except DaariError as error:
-            raise BadInput(str(error)) from error
+        return Ask({"messages": body.get("messages")}, _own(body))
 
     def columns(self, columns: list[str]) -> list[str]:
         """Batches are no tables."""
@@ -81,10 +75,13 @@ class BatchShape:
     def written(self, line: Line, key: bytes, record: dict[str, Any]) -> dict[str, Any]:
         """The line of the answer."""
         fields = line.fields or {}
-        head = {"id": f"batch_req_{key.hex()}", "custom_id": fields.get("custom_id")}
+        number = int(line.place.rpartition(":")[2])
+        own = key if any(key) else number.to_bytes(KEY, "big")  # a bad line has no key: its number tells it apart
+        head = {"id": f"batch_req_{own.hex()}", "custom_id": fields.get("custom_id")}
         if record.get("answer") is None:
-            error = {"code": "not_answered", "message": record["error"]}
-            return {**head, "response": None, "error": error}
+            error = {"code": "not_answered", "message": record["error"], "line": number}
+            unread = {} if line.fields is not None else {"line": line.text}
+            return {**head, "response": None, "error": error, **unread}
         before, mark, after = record["answer"].partition(self._mark) if self._mark else ("", "", "")
         message = {"role": "assistant", "content": after.lstrip() if mark else record["answer"], "refusal": None}
         if mark:
@@ -104,24 +101,50 @@ class BatchShape:
 
 def _own(body: dict[str, Any]) -> Own:
     """What a line says of its own answer."""
-    given = {ours: body[theirs] for theirs, ours in SAMPLING.items() if theirs in body}
-    Sampling(**given)
-    limit = body.get("max_completion_tokens", body.get("max_tokens"))
-    for name, value, least in (("max_tokens", limit, 1), ("seed", body.get("seed"), 0)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise BadInput(f"{name} is {value!r}, no whole number from {least} on")
-    penalties = {name: body[name] for name in PENALTIES if name in body}
-    for name, value in penalties.items():
-        if isinstance(value, bool) or not isinstance(value, int if name.endswith("size") else (int, float)):
-            raise BadInput(f"{name} is {value!r}, no number")
+    limits = [_limit(name, body[name]) for name in ("max_completion_tokens", "max_tokens") if name in body]
     return Own(
-        max_tokens=limit,
-        stop=stop_list(body["stop"]) if "stop" in body else None,
-        seed=body.get("seed"),
-        sampling=given,
-        penalties=penalties,
+        max_tokens=limits[0] if limits else None,
+        stop=_stops(body["stop"]) if "stop" in body else None,
+        seed=_checked(Sampling, {"seed": "seed"}, body).get("seed"),
+        sampling=_checked(Sampling, SAMPLING, body),
+        penalties=_checked(Penalties, PENALTIES, body),
         schema=_schema(body.get("response_format")),
     )
+
+
+def _checked(record: Callable[..., Any], names: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+    """Those fields of a body that are fields of a record of options too, under its names.
+
+    Args:
+        names: theirs to ours.
+
+    Raises:
+        BadInput: a value that the record does not take; the field is named as the line names it.
+    """
+    given = {}
+    for theirs, ours in names.items():
+        if theirs in body:
+            value = given[ours] = body[theirs]
+            try:
+                record(**{ours: value})
+            except DaariError as error:
+                raise BadInput(theirs + str(error).removeprefix(ours).removesuffix(".")) from error
+    return given
+
+
+def _limit(name: str, value: Any) -> int:
+    try:
+        check_whole(name, value, 1)
+    except DaariError as error:
+        raise BadInput(str(error).removesuffix(".")) from error
+    return int(value)
+
+
+def _stops(given: Any) -> list[str]:
+    try:
+        return stop_list(given)
+    except DaariError as error:
+        raise BadInput(str(error).removesuffix(".")) from error
 
 
 def _schema(wanted: Any) -> dict[str, Any] | None:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.progress import bar
 from daari_mlx.job.asks import KEY, Ask
+from daari_mlx.job.failing import why
 from daari_mlx.job.files import Line
 from daari_mlx.job.journal import Journal, Place
 from daari_mlx.text.data import listed
-from daari_mlx.text.messages import BadInput
 from daari_mlx.text.prefixes import common_length
 
 NONE = -1
@@ -92,15 +92,17 @@ def look_at(
     *,
     draws: Callable[[Ask], bool],
     prompt: Callable[[Ask], list[int]],
+    name: str,
     limit: int | None = None,
     shown: bool = True,
 ) -> Plan:
     """Look at every row.
 
     Args:
-        asked: a row's question; raises `BadInput`.
+        asked: a row's question; what it raises makes the row a bad one.
         draws: whether its answer is drawn at random: rows that ask the same then get an answer each.
-        prompt: sees that a question can be asked, and gives the token ids of its prompt; raises `BadInput`.
+        prompt: sees that a question can be asked, and gives the token ids of its prompt; raises likewise.
+        name: of the data, for a message.
         limit: take so many rows.
         shown: whether to draw a bar.
 
@@ -120,12 +122,12 @@ def look_at(
                 tokens += len(ids)
                 shared = ids if shared is None else shared[: common_length(shared, ids)]
                 key, free = ask.key, draws(ask)
-            except BadInput as error:
-                bad[row], key, free = f"{line.place}: {error.reason}", bytes(KEY), False
+            except Exception as error:
+                bad[row], key, free = f"{line.place}: {why(error)}", bytes(KEY), False
             keys += key
             drawn.append(free)
     if not drawn:
-        raise DaariError("The data is empty: it needs a row at least.")
+        raise DaariError(f"The data, {name}, is empty: it needs a row at least.")
     table = np.frombuffer(keys, np.uint8).reshape(-1, KEY).copy()
     _tell_apart(table, np.frombuffer(drawn, bool))
     _, first, which = np.unique(table.view(f"V{KEY}").ravel(), return_index=True, return_inverse=True)

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from daari_mlx.batch.request import Request
-from daari_mlx.decode.options import Length, Sampling
+from daari_mlx.decode.options import Length, Penalties, Sampling
 from daari_mlx.decode.schema import Whitespace
 from daari_mlx.decode.stops import stop_list
 from daari_mlx.ground.errors import DaariError
@@ -76,8 +76,8 @@ class Requests:
             BadInput: it cannot.
         """
         try:
-            self._grammar(ask.own.schema)
-            self._sampling(ask)
+            self._processors(ask)
+            self._sampler(self._sampling(ask))
             return self.prompt(ask)
         except BadInput:
             raise
@@ -121,9 +121,7 @@ class Requests:
         grammar = self._general if ask.own.schema is None else self._grammar(ask.own.schema)
         found = [*(self.manner.processors or []), *([] if grammar is None else [grammar])]
         if ask.own.penalties:
-            from mlx_lm.sample_utils import make_logits_processors
-
-            found += make_logits_processors(**ask.own.penalties)
+            found += Penalties(**ask.own.penalties).processors()
         return found or None
 
     def _grammar(self, schema: dict[str, Any] | None) -> Any:

@@ -16,6 +16,7 @@ from daari_mlx.graph.graph import Graph
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.job.asks import Asker
 from daari_mlx.job.engine import engine_for
+from daari_mlx.job.failing import why
 from daari_mlx.job.files import Line
 from daari_mlx.job.journal import record_of
 from daari_mlx.job.plan import Apart
@@ -85,7 +86,7 @@ def map_rows(
 
     Yields:
         The row's own fields and ``answer``, ``finish_reason``, ``usage`` and ``error``; a row that cannot be answered
-        has an ``error``, and the others go on.
+        has an ``error``, and the others go on. What is no mapping comes back as ``line``, its ``repr``.
 
     Raises:
         DaariError: a graph of another teacher, an option that is unknown or cannot be honoured.
@@ -127,17 +128,28 @@ def map_rows(
     return answered()
 
 
+def _line(number: int, row: Any) -> Line:
+    """A row as others come from a file; what is no row is told as a bad line is."""
+    place = f"row {number}"
+    if not hasattr(row, "keys"):  # rows of databases and tables have them, and are no Mapping
+        return Line(place, None, repr(row), f"is {type(row).__name__}, not a mapping of names to values")
+    try:
+        return Line(place, dict(row))
+    except Exception as error:
+        return Line(place, None, object.__repr__(row), f"cannot be read: {why(error)}")
+
+
 def _requests(
     rows: Iterable[Mapping[str, Any]], shape: RowShape, requests: Requests
 ) -> Iterator[tuple[Tag, Request | Exception]]:
     seed, apart = requests.manner.sampling.seed or 0, Apart()
     for number, row in enumerate(rows):
-        line, key = Line(f"row {number}", dict(row)), b""
+        line, key = _line(number, row), b""
         made: Request | Exception
         try:
             ask = shape.ask(line)
             key = apart(ask.key) if requests.draws(ask) else ask.key
             made = requests.request(ask, row_seed(seed, key))
-        except DaariError as error:
+        except Exception as error:
             made = error
         yield (number, line, key), made

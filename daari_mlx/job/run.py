@@ -23,6 +23,7 @@ from daari_mlx.cost import probe
 from daari_mlx.decode.options import DraftLength
 from daari_mlx.graph.graph import Graph
 from daari_mlx.graph.outlook import Outlook
+from daari_mlx.ground.counted import counted
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.files import whole
 from daari_mlx.ground.progress import bar, note
@@ -106,6 +107,7 @@ def run_job(teacher: Teacher, graph: Graph | None, job: Job, crew: Alone | None 
             shape.ask,
             draws=requests.draws,
             prompt=requests.checked,
+            name="stdin" if job.data == "-" else str(data_file(data, job.split)),
             limit=job.limit,
             shown=crew.rank == 0,
         )
@@ -178,7 +180,8 @@ class _Run:
         if crew.rank == 0:
             timed = None if found is None else probe.load(teacher.model)
             note(
-                f"{most_rows} rows at once" + (how_long(found, timed, self.plan, most_rows) if found and timed else "")
+                f"{counted(most_rows, 'row')} at once"
+                + (how_long(found, timed, self.plan, most_rows) if found and timed else "")
             )
         label = "answers" if crew.size == 1 else f"answers, rank 0 of {crew.size}"
         with bar(total=len(mine), desc=label, unit="row", shown=crew.rank == 0) as shown:
@@ -192,7 +195,7 @@ class _Run:
                 shown.update(1)
                 if job.max_errors is not None and done.failed > job.max_errors:
                     raise DaariError(
-                        f"{done.failed} rows failed, more than --max-errors {job.max_errors}; the last one: "
+                        f"{counted(done.failed, 'row')} failed, more than --max-errors {job.max_errors}; the last one: "
                         f"{answer.error} What is answered is kept; --retry-errors answers those that failed again."
                     )
 
@@ -207,7 +210,7 @@ class _Run:
                     ask = self.shape.ask(line)
                     changed = ask.key != key and not self.requests.draws(ask)
                     made = self.requests.request(ask, row_seed(seed, key))
-                except DaariError as error:  # a template may render otherwise by now
+                except Exception as error:  # a template may render otherwise by now
                     changed, made = False, error
                 if changed:
                     raise _changed(self.data)

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.job.asks import Ask
 from daari_mlx.job.files import Line
+from daari_mlx.job.spelling import option
 from daari_mlx.text.messages import BadInput
+from daari_mlx.text.rows import strict_json
 
 
 class Shape(Protocol):
@@ -43,6 +45,7 @@ class RowShape:
         compare: whether the row's own answer is compared with ours.
         flat: write numbers and text only, as a table needs it.
         thinks_until: behind this mark the JSON begins, where it is found; None for no mark.
+        flags: whether options are given in a shell.
     """
 
     def __init__(
@@ -54,9 +57,10 @@ class RowShape:
         compare: bool = False,
         flat: bool = False,
         thinks_until: str | None = None,
+        flags: bool = False,
     ) -> None:
         self._asked, self._prefix, self._parsed, self._compare, self._flat = asked, prefix, parsed, compare, flat
-        self._mark = thinks_until
+        self._mark, self._flags = thinks_until, flags
         usage = ["prompt_tokens", "completion_tokens"] if flat else ["usage"]
         own = ["answer", *["parsed"] * parsed, "finish_reason", *usage, *["same"] * compare, "error"]
         self.names = [prefix + name for name in own]
@@ -67,7 +71,8 @@ class RowShape:
             raise BadInput(line.problem)
         if taken := [name for name in self.names if name in line.fields]:
             raise BadInput(
-                f"has a field {taken[0]!r}, which is written here: rename it, or give --prefix, such as --prefix my_"
+                f"has a field {taken[0]!r}, which is written here: rename it, or give a prefix, such as "
+                f"{option('prefix', self._flags, 'my_')}"
             )
         return self._asked(line.fields)
 
@@ -98,7 +103,7 @@ class RowShape:
         if text is None:
             return None
         try:
-            return json.loads(text.rpartition(self._mark)[2] if self._mark else text)
+            return strict_json(text.rpartition(self._mark)[2] if self._mark else text)
         except (ValueError, RecursionError):
             return None
 

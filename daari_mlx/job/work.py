@@ -10,10 +10,9 @@ from typing import Any, Generic, TypeVar
 from daari_mlx.batch.engine import BatchEngine
 from daari_mlx.batch.request import Event, Request
 from daari_mlx.ground.accept import Statistics
-from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.wired import wired
+from daari_mlx.job.failing import why
 from daari_mlx.job.order import work_order
-from daari_mlx.text.messages import BadInput
 
 T = TypeVar("T")
 WINDOW = 256  # rows that are put in order at once, at the least
@@ -65,13 +64,13 @@ def answer_all(
         while True:
             while len(engine) < 2 * most_rows and (taken := list(islice(rows, window))):
                 good = [(tag, made) for tag, made in taken if isinstance(made, Request)]
-                yield from ((tag, Answer(error=_said(made))) for tag, made in taken if isinstance(made, Exception))
+                yield from ((tag, Answer(error=why(made))) for tag, made in taken if isinstance(made, Exception))
                 for place in work_order([request.prompt for _, request in good]):
                     tag, request = good[place]
                     try:
                         under_way[engine.add(request)] = _Row(tag, Answer(prompt_tokens=len(request.prompt)))
-                    except DaariError as error:
-                        yield tag, Answer(error=_said(error))
+                    except Exception as error:
+                        yield tag, Answer(error=why(error))
             if not len(engine):
                 return
             for event in engine.step():
@@ -87,14 +86,8 @@ def _take(row: _Row[Any], event: Event) -> None:
     row.answer.alone = event.alone
     row.answer.tokens += [response.token for response in event.responses]
     if event.error is not None:
-        row.answer = Answer(prompt_tokens=row.answer.prompt_tokens, error=_said(event.error))
+        row.answer = Answer(prompt_tokens=row.answer.prompt_tokens, error=why(event.error))
     elif event.ended:
         row.answer.text = "".join(row.pieces)
         row.answer.finish_reason = event.responses[-1].finish_reason
         row.answer.statistics = event.responses[-1].statistics
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, BadInput):
-        return error.reason
-    return str(error) if isinstance(error, DaariError) else f"{type(error).__name__}: {error}"

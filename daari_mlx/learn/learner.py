@@ -244,7 +244,9 @@ class Learner:
     def _count(self, held_out: bool = False) -> dict[str, Any]:
         known = self._kept.known()
         if len(known.answers) < FEWEST:
-            raise DaariError(f"{len(known.answers)} answers are too few to make a graph of: {FEWEST} are needed.")
+            raise DaariError(
+                f"A graph is made of {FEWEST} answers at least, found {len(known.answers)}: let it learn more first."
+            )
         start, spare = time.perf_counter(), room_for_newest(self._max_bytes)
         counted = lasting(known.answers)
         made = fold(

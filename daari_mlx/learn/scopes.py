@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
+from daari_mlx.ground.errors import DaariError
 from daari_mlx.learn.learner import Learner
 
 MOST = 64  # scopes that are remembered; the one that was not used for longest goes
@@ -34,9 +35,16 @@ class Together:
 
     Args:
         learner: who learns.
+
+    Raises:
+        DaariError: that is no learner.
     """
 
     def __init__(self, learner: Learner) -> None:
+        if not isinstance(learner, Learner):
+            raise DaariError(
+                f"learn is {learner!r}: give a learner, such as daari_mlx.learner_for(model, tokenizer) makes it."
+            )
         self.any = learner
 
     def of(self, scope: str | None) -> Learner | None:

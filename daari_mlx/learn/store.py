@@ -69,7 +69,7 @@ class Store:
                 f"The graph at {self.path} was made of a learnt one, by --update or merge, and may know answers that "
                 f"{self.folder} holds: they would count twice. Move the graph away, or give its new place to --learn."
             )
-        with whole(base) as beside:
+        with whole(base, folder=True) as beside:
             shutil.copytree(self.path, beside)
 
     def begin_with(self, graph: Graph) -> None:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from daari_mlx.decode.options import Sampling
+from daari_mlx.decode.options import Penalties, Sampling
+from daari_mlx.ground.option import bounds
 from daari_mlx.serve.errors import ApiError
 
 F = TypeVar("F", bound="Fields")
@@ -60,6 +61,12 @@ class Prediction(Fields):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
+def _penalty(name: str) -> Any:
+    """A field with the default and the bounds that the option of this name has."""
+    least, most = bounds(Penalties, name)
+    return Field(default=getattr(Penalties, name), ge=least, le=most)
+
+
 class OpenAIFields(Fields):
     """The fields that OpenAI's chat and text completions share, and mlx_lm.server's own."""
 
@@ -91,12 +98,12 @@ class OpenAIFields(Fields):
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
     logit_bias: dict[str, float] | None = None
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    presence_context_size: int = Field(default=20, ge=1)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_context_size: int = Field(default=20, ge=1)
-    repetition_penalty: float | None = Field(default=None, ge=0)
-    repetition_context_size: int = Field(default=20, ge=1)
+    presence_penalty: float | None = _penalty("presence_penalty")
+    presence_context_size: int = _penalty("presence_context_size")
+    frequency_penalty: float | None = _penalty("frequency_penalty")
+    frequency_context_size: int = _penalty("frequency_context_size")
+    repetition_penalty: float | None = _penalty("repetition_penalty")
+    repetition_context_size: int = _penalty("repetition_context_size")
 
     def sampling(self, default: Sampling) -> Sampling:
         """How tokens are chosen: what was asked for, else what the server was started with.
@@ -115,12 +122,8 @@ class OpenAIFields(Fields):
         Raises:
             ApiError: a bias for what is no token.
         """
-        from mlx_lm.sample_utils import make_logits_processors
-
-        names = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-        sizes = ("presence_context_size", "frequency_context_size", "repetition_context_size")
-        given = {name: getattr(self, name) for name in (*names, *sizes)}
-        return list(make_logits_processors(_biases(self.logit_bias or {}, vocabulary), **given))
+        given = {name: getattr(self, name) for name in Penalties.__dataclass_fields__}
+        return Penalties(**given).processors(_biases(self.logit_bias or {}, vocabulary))
 
 
 def _biases(given: dict[str, float], vocabulary: int) -> dict[int, float] | None:

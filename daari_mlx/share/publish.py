@@ -160,7 +160,7 @@ def pull(repo: str, graph_path: str | Path | None = None, *, replace: bool = Fal
             f"{target} holds a graph that is not the one of {source}: name another --graph-path, or replace it with "
             "--force."
         )
-    with whole(target) as beside:
+    with whole(target, folder=True) as beside:
         beside.mkdir(parents=True)
         for name in LIMITS:
             if (folder / name).is_file():

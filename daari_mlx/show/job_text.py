@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from daari_mlx.ground.counted import counted
 from daari_mlx.show.report import table
 
 
 def job_text(done: dict[str, Any], out: str) -> str:
     """The record of :func:`daari_mlx.job.run.run_job` as a table."""
-    failed = f"{done['errors']:,} rows have an error in place of an answer" if done["errors"] else ""
-    retry = "" if done["errors"] == done["bad_rows"] else "; --retry-errors answers them again"
+    errors, failed, retry = done["errors"], "", ""
+    if errors:
+        failed = f"{counted(errors, 'row')} {'has' if errors == 1 else 'have'} an error in place of an answer"
+    if errors != done["bad_rows"]:
+        retry = f"; --retry-errors answers {'it' if errors == 1 else 'them'} again"
     speed = ""
     if done["asked"]:
         rows, rate = done["answered"] + done["failed"], done["rows_per_second"]
-        speed = (
-            f"{rows:,} rows in {done['seconds']:,.1f} s: {rate:.1f} rows/s, {done['tokens_per_second']:,.0f} tokens/s, "
-        )
-        speed += f"{done['tokens_per_forward']:.2f} tokens per forward"
+        speed = f"{counted(rows, 'row')} in {done['seconds']:,.1f} s: {rate:.1f} rows/s, "
+        speed += f"{done['tokens_per_second']:,.0f} tokens/s, {done['tokens_per_forward']:.2f} tokens per forward"
     return table(
         [
-            ("written", f"{done['rows']:,} rows to {out}"),
+            ("written", f"{counted(done['rows'], 'row')} to {out}"),
             ("answered now", speed or "none: all were answered before"),
             ("errors", failed and failed + retry),
             ("one at a time", done["alone"] or ""),

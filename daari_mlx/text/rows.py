@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from daari_mlx.text.identity import Identity, content_hash
@@ -56,7 +57,7 @@ class Row:
 def parse_row(line: bytes) -> dict[str, Any]:
     """The JSON object of one line; raises `BadInput`."""
     try:
-        row = json.loads(line.decode())
+        row = strict_json(line.decode())
         if b"\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except UnicodeDecodeError as error:
@@ -66,6 +67,24 @@ def parse_row(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadInput(f"JSON that cannot be read: {error}") from error
     return typed(row, dict, "the row")
+
+
+def strict_json(text: str) -> Any:
+    """What JSON says; numbers that other readers refuse, NaN and what no float holds, are refused here too.
+
+    Raises:
+        ValueError, RecursionError: it is none.
+    """
+    return json.loads(text, parse_constant=_no_number, parse_float=_finite)
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON, though some programs write it; give a number or null")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _no_number(text)
 
 
 class RowReader:

@@ -95,7 +95,7 @@ def make_tier(
     draft_cost = measure_draft_cost(tier, teacher.model)
     block, speed = expected_speed(chosen.measured, draft_cost, cost)
     record |= {"measured_draft_cost": draft_cost, "speed_here": speed, "block_here": block, "command": command}
-    with whole(Path(out)) as beside:
+    with whole(Path(out), folder=True) as beside:
         _save(beside, teacher, tier, config)
         write_json(beside / TIER, record)
     return record

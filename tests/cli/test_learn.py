@@ -89,7 +89,7 @@ def test_too_few_answers_are_told(tmp_path: Path) -> None:
     log.append(made_up(0))
     log.close()
     found = CliRunner().invoke(app, ["learn", str(path)])
-    assert found.exit_code == 1 and "too few" in found.output
+    assert found.exit_code == 1 and "answers at least" in found.output
 
 
 def test_without_a_folder_nothing_is_kept(tiny_teacher_path: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_a_file_or_folder_takes_its_place_when_it_is_done(tmp_path: Path) -> Non
     with whole(tmp_path / "deep" / "file") as beside:
         beside.write_text("new")
         assert not (tmp_path / "deep" / "file").exists()
-    with whole(tmp_path / "folder") as beside:
+    with whole(tmp_path / "folder", folder=True) as beside:
         make_folder(beside, "new")
     assert names(tmp_path) == ["deep", "deep/file", "folder", "folder/text"]
 
@@ -45,7 +45,7 @@ def test_what_stood_there_stays_when_writing_fails(tmp_path: Path, error: type[B
     with pytest.raises(error), whole(tmp_path / "file") as beside:
         beside.write_text("half")
         raise error
-    with pytest.raises(error), whole(tmp_path / "folder") as beside:
+    with pytest.raises(error), whole(tmp_path / "folder", folder=True) as beside:
         make_folder(beside, "half")
         raise error
     assert names(tmp_path) == ["file", "folder", "folder/text"]
@@ -72,13 +72,13 @@ def test_a_stop_between_two_renames_loses_nothing(tmp_path: Path, call: int, mon
     monkeypatch.setattr(os, "replace", stopping(os.replace))
     monkeypatch.setattr(shutil, "rmtree", stopping(shutil.rmtree))
     try:
-        with whole(tmp_path / "folder") as beside:
+        with whole(tmp_path / "folder", folder=True) as beside:
             make_folder(beside, "new")
     except KeyboardInterrupt:
         pass
     monkeypatch.undo()
     assert (tmp_path / "folder" / "text").read_text() in ("old", "new")
-    with whole(tmp_path / "folder") as beside:
+    with whole(tmp_path / "folder", folder=True) as beside:
         make_folder(beside, "newer")
     assert names(tmp_path) == ["folder", "folder/text"]
     assert (tmp_path / "folder" / "text").read_text() == "newer"
@@ -86,16 +86,43 @@ def test_a_stop_between_two_renames_loses_nothing(tmp_path: Path, call: int, mon
 
 def test_what_a_killed_run_left_beside_does_not_get_in(tmp_path: Path) -> None:
     make_folder(tmp_path / "folder.partial", "half")
-    with whole(tmp_path / "folder") as beside:
+    with whole(tmp_path / "folder", folder=True) as beside:
         beside.mkdir(exist_ok=True)
         (beside / "other").write_text("new")
     assert names(tmp_path) == ["folder", "folder/other"]
 
 
+def make_file(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("ends", [files.PARTIAL, files.OLD])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_no_run_can_have_left_beside_stays(tmp_path: Path, folder: bool, ends: str, fails: bool) -> None:
+    """Of another kind it stops the writing; a name that is not needed is left alone, whatever has it."""
+    right, wrong = (make_folder, make_file) if folder else (make_file, make_folder)
+    target, beside = tmp_path / "target", tmp_path / f"target{ends}"
+    for make in (wrong, lambda path, text: path.symlink_to(tmp_path / "mine")):
+        right(tmp_path / "mine", "mine")
+        make(beside, "mine")
+        try:
+            with whole(target, folder=folder) as new:
+                right(new, "new")
+                if fails:
+                    raise ZeroDivisionError
+        except (DaariError, ZeroDivisionError):
+            assert not target.exists()
+        assert beside.exists() or beside.is_symlink()
+        assert (tmp_path / "mine").exists()
+        for path in (beside, tmp_path / "mine", target):
+            remove(path)
+
+
 def test_a_backup_beside_it_stays(tmp_path: Path) -> None:
     for name in ("folder", "folder.old", "folder.bak"):
         make_folder(tmp_path / name, name)
-    with whole(tmp_path / "folder") as beside:
+    with whole(tmp_path / "folder", folder=True) as beside:
         make_folder(beside, "new")
     assert (tmp_path / "folder.old" / "text").read_text() == "folder.old"
     assert names(tmp_path) == [
@@ -111,7 +138,7 @@ def test_a_backup_beside_it_stays(tmp_path: Path) -> None:
 def test_links_are_replaced_not_followed(tmp_path: Path) -> None:
     make_folder(tmp_path / "elsewhere", "mine")
     (tmp_path / "folder").symlink_to(tmp_path / "elsewhere")
-    with whole(tmp_path / "folder") as beside:
+    with whole(tmp_path / "folder", folder=True) as beside:
         make_folder(beside, "new")
     assert names(tmp_path) == ["elsewhere", "elsewhere/text", "folder", "folder/text"]
     assert (tmp_path / "elsewhere" / "text").read_text() == "mine"

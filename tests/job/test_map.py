@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from graphs import Compiled
 from jobs import read_jsonl, sms_rows, write_jsonl
 from typer.testing import CliRunner
 
+from daari_mlx.batch.engine import BatchEngine
 from daari_mlx.batch.request import Request
 from daari_mlx.cli.main import app
 from daari_mlx.decode.generate import generate
@@ -133,12 +135,58 @@ def test_stdin_and_stdout(mapped: Mapped) -> None:
 
 def test_files_that_would_be_lost_are_refused(mapped: Mapped) -> None:
     write_jsonl(mapped.folder / "in.jsonl", sms_rows(1))
-    assert "is the file that is read" in mapped("in.jsonl", "in.jsonl", code=1)
+    assert "name another --out" in mapped("in.jsonl", "in.jsonl", code=1)
     (mapped.folder / "mine.jsonl").write_text("mine")
     assert "it is not replaced" in mapped("in.jsonl", "mine.jsonl", code=1)
     assert (mapped.folder / "mine.jsonl").read_text() == "mine"
     assert "write .jsonl" in mapped("in.jsonl", "out.csv", code=1)
     assert "not read or written here" in mapped("in.jsonl", "out.parquet", code=1)
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.jsonl.gz"])
+def test_a_job_writes_and_removes_nothing_but_its_own(mapped: Mapped, out: str) -> None:
+    """Whatever bears one of the names that a job uses, before its first run and after it, is there as it was."""
+    rows, given = sms_rows(1), mapped.folder / "in.jsonl"
+    partial, work = mapped.folder / f"{out}.partial", mapped.folder / f"{out}.work"
+    write_jsonl(given, rows)
+    for _ in range(2):
+        write_jsonl(partial, rows)
+        text = partial.read_bytes()
+        assert "is written to while the job runs" in mapped(partial.name, out, code=1)
+        linked = mapped.folder / "link.jsonl"
+        linked.symlink_to(partial)
+        assert "is written to while the job runs" in mapped(linked.name, out, code=1)
+        linked.unlink()
+        assert partial.read_bytes() == text
+        if not work.exists():
+            assert "it is not replaced" in mapped(given.name, out, code=1)
+            assert partial.read_bytes() == text
+        partial.unlink()
+        partial.mkdir()
+        (partial / "mine").write_text("mine")
+        assert "is a folder, and its name is needed" in mapped(given.name, out, code=1)
+        assert (partial / "mine").read_text() == "mine"
+        (partial / "mine").unlink()
+        partial.rmdir()
+        partial.symlink_to(given)
+        assert "is a link, and its name is needed" in mapped(given.name, out, code=1)
+        partial.unlink()
+        (mapped.folder / f"{out}.replaced").write_text("mine")
+        mapped(given.name, out)
+        assert (mapped.folder / f"{out}.replaced").read_text() == "mine" and given.exists()
+    write_jsonl(work / "mine.jsonl", rows)
+    assert "where this job keeps its answers" in mapped(f"{out}.work/mine.jsonl", out, code=1)
+    assert (work / "mine.jsonl").exists()
+
+
+def test_the_file_of_a_folder_is_no_output(mapped: Mapped) -> None:
+    (mapped.folder / "rows").mkdir()
+    data = write_jsonl(mapped.folder / "rows" / "train.jsonl", sms_rows(1))
+    before = data.read_bytes()
+    (mapped.folder / "rows" / "train.jsonl.work").mkdir()
+    (mapped.folder / "rows" / "train.jsonl.work" / "job.json").write_text("{}")
+    assert "name another --out" in mapped("rows", "rows/train.jsonl", code=1)
+    assert data.read_bytes() == before
 
 
 def test_a_row_that_fails_is_a_row_with_its_error(mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,19 +202,68 @@ def test_a_row_that_fails_is_a_row_with_its_error(mapped: Mapped, monkeypatch: p
 
         patch.setattr(Requests, "request", failing)
         failed = [row["id"] for row in sms_rows(6) if "Bank" in str(row)]
-        assert 0 < len(failed) < 6
+        assert len(failed) == 1
         told = mapped("in.jsonl", "out.jsonl", code=3)
-        assert f"{len(failed)} rows have an error" in told and "--retry-errors" in told
+        assert "1 row has an error" in told and "--retry-errors" in told
         found = mapped.rows("out.jsonl")
         assert [row["id"] for row in found] == list(range(6))
         assert [row["id"] for row in found if row["error"]] == failed
         assert found[failed[0]]["error"] == "ZeroDivisionError: division by zero"
         stopped = mapped("in.jsonl", "stopped.jsonl", "--max-errors", "0", code=1)
-        assert "1 rows failed, more than --max-errors 0" in stopped and not (mapped.folder / "stopped.jsonl").exists()
+        assert "1 row failed, more than --max-errors 0" in stopped and not (mapped.folder / "stopped.jsonl").exists()
     mapped("in.jsonl", "out.jsonl", code=3)
     assert mapped.rows("out.jsonl") == found, "errors are kept until they are asked for again"
     assert f"{len(failed)} to answer" in mapped("in.jsonl", "out.jsonl", "--retry-errors")
     assert all(row["answer"] and row["error"] is None for row in mapped.rows("out.jsonl"))
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyError("no"), RuntimeError("no"), OSError("no")])
+@pytest.mark.parametrize("where", ["checked", "request", "add"])
+def test_whatever_one_row_raises_the_others_go_on(
+    mapped: Mapped, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    owner: type = BatchEngine if where == "add" else Requests
+    write_jsonl(mapped.folder / "in.jsonl", [{"prompt": text} for text in ("one", "two", "three")])
+    monkeypatch.setattr(owner, where, raising_once(getattr(owner, where), error))
+    mapped("in.jsonl", "out.jsonl", *["--keep-bad-rows"] * (where == "checked"), code=3)
+    found = [row["error"] for row in mapped.rows("out.jsonl")]
+    assert sorted(told or "" for told in found) == ["", "", f"{type(error).__name__}: {error}"]
+
+
+@pytest.mark.parametrize("where", ["checked", "request", "add"])
+def test_no_memory_is_no_fault_of_a_row(mapped: Mapped, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    owner: type = BatchEngine if where == "add" else Requests
+    write_jsonl(mapped.folder / "in.jsonl", sms_rows(2))
+    monkeypatch.setattr(owner, where, raising_once(getattr(owner, where), MemoryError()))
+    mapped("in.jsonl", "out.jsonl", code=1)
+    assert not (mapped.folder / "out.jsonl").exists()
+
+
+def raising_once(function: Callable[..., Any], error: Exception) -> Callable[..., Any]:
+    """What raises when it is called for the second time."""
+    calls = 0
+
+    def called(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise error
+        return function(*given, **named)
+
+    return called
+
+
+def test_one_is_told_as_one(mapped: Mapped) -> None:
+    (mapped.folder / "in.jsonl").write_text('{"prompt": "a"}\n{"prompt": "a"}\n{\n')
+    told = mapped("in.jsonl", "out.jsonl", "--keep-bad-rows", code=3)
+    assert "1 that asks the same" in told and "1 row in " in told and "1 row has an error" in told
+    assert "1 rows" not in told
+
+
+def test_data_without_a_row_is_named(mapped: Mapped) -> None:
+    (mapped.folder / "in.jsonl").write_text("\n")
+    assert "in.jsonl, is empty" in mapped("in.jsonl", "out.jsonl", code=1)
+    assert "stdin, is empty" in mapped("-", "out.jsonl", code=1, input=b"")
 
 
 def test_unordered_rows_are_the_same_rows(mapped: Mapped) -> None:

@@ -13,7 +13,7 @@ from jobs import map_here, read_jsonl, sms_rows, write_jsonl
 from mlx_lm.sample_utils import make_sampler
 
 import daari_mlx.job.work as work
-from daari_mlx import generate, learner_for, map_rows
+from daari_mlx import batch_generate, generate, learner_for, map_rows
 from daari_mlx.decode.grammar import json_schema_processor
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.job.asks import Asker
@@ -83,6 +83,65 @@ def test_a_row_that_cannot_be_asked_is_a_row_with_its_error(tiny_teacher: tuple[
     found = list(map_rows(*tiny_teacher, rows, template="{text}", max_tokens=3, concurrency=2))
     assert [row["answer"] is not None for row in found] == [True, False, False, False, True]
     assert found[1]["error"].startswith("has no 'text'") and "longer than the context" in found[3]["error"]
+
+
+class Unreadable(dict[str, Any]):
+    def keys(self) -> Any:
+        raise RuntimeError("no keys")
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("str", "is str, not a mapping"),
+        (None, "is NoneType, not a mapping"),
+        (3, "is int, not a mapping"),
+        ([("text", "a")], "is list, not a mapping"),
+        (Unreadable(text="a"), ""),
+        ({"text": {"a"}}, "has in 'text' set that cannot be written as JSON"),
+        ({"text": {(1, 2): 3}}, "has in 'text' dict that cannot be written as JSON"),
+        ({"text": b"a"}, "has in 'text' bytes that cannot be written as JSON"),
+        ({1: "a"}, "has no 'text', which template names"),
+    ],
+)
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_is_no_row_has_an_error_and_the_others_go_on(
+    tiny_teacher: tuple[Any, Any], row: Any, told: str, ordered: bool
+) -> None:
+    rows = [{"text": "a"}, {"text": "b"}, row, {"text": "c"}]
+    options: dict[str, Any] = {"max_tokens": 2, "concurrency": 2, "ordered": ordered}
+    found = list(map_rows(*tiny_teacher, rows, template="{text}", **options))
+    assert len(found) == 4 and sum(one["answer"] is not None for one in found) == (3 if told else 4)
+    assert all((one["error"] or "").startswith(told) for one in found if one["answer"] is None)
+
+
+@pytest.mark.parametrize("row", [{"messages": {1}}, {"messages": [{"role": "user", "content": {1}}]}, {"prompt": {1}}])
+def test_what_json_cannot_hold_is_told_of_its_row(tiny_teacher: tuple[Any, Any], row: Any) -> None:
+    bad, good = map_rows(*tiny_teacher, [row, {"prompt": "a"}], max_tokens=2)
+    assert bad["error"] and bad["answer"] is None and good["answer"]
+
+
+def test_fields_that_are_not_asked_may_be_anything(tiny_teacher: tuple[Any, Any]) -> None:
+    (found,) = map_rows(*tiny_teacher, [{"prompt": "a", "mine": {1, 2}}], max_tokens=2)
+    assert found["mine"] == {1, 2} and found["answer"]
+
+
+@pytest.mark.parametrize("learn", [True, "folder", Path("folder"), 1])
+def test_what_is_no_learner_is_refused_by_what_to_give(tiny_teacher: tuple[Any, Any], learn: Any) -> None:
+    for call in (
+        lambda: map_rows(*tiny_teacher, [], learn=learn),
+        lambda: batch_generate(*tiny_teacher, [], learn=learn),
+    ):
+        with pytest.raises(DaariError, match=r"learn is .*: give a learner, such as daari_mlx\.learner_for"):
+            call()
+
+
+def test_options_are_named_as_python_gives_them(tiny_teacher: tuple[Any, Any]) -> None:
+    said = [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}]
+    rows: list[dict[str, Any]] = [{"text": "a"}, {"other": "b"}, {"prompt": "a", "error": 1}, {"messages": said}]
+    found = list(map_rows(*tiny_teacher, rows, system_prompt="T", max_tokens=2))
+    assert all(row["error"] and "--" not in row["error"] for row in found)
+    assert "template='Classify: {text}'" in found[0]["error"] and "prefix='my_'" in found[2]["error"]
 
 
 def test_options_that_cannot_be_are_refused(tiny_teacher: tuple[Any, Any]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import journal_lines, map_here, read_jsonl, run_map, sms_rows, write_jsonl
+from jobs import RUN, journal_lines, map_here, read_jsonl, run_map, sms_rows, write_jsonl
 
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.job.journal import Journal
@@ -76,6 +79,26 @@ def test_ctrl_c_stops_it_and_says_how_to_go_on(options: list[Any], reference: by
 
 
 @pytest.mark.slow
+def test_a_termination_is_told_as_ctrl_c_is_and_cleans_up(options: list[Any], data: Path, tmp_path: Path) -> None:
+    out, passing = tmp_path / "out.jsonl", tmp_path / "passing"
+    passing.mkdir()
+    words = ["-" if word == data else word for word in options]
+    code = RUN.replace("os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)")
+    with data.open("rb") as rows:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "map", *map(str, words), "--out", str(out)],
+            env={**os.environ, "KILL_AFTER": "4", "TMPDIR": str(passing)},
+            stdin=rows,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 143 and "the same command resumes" in done.stderr and "Traceback" not in done.stderr
+    assert journal_lines(out) == 4 and not out.exists()
+    assert not list(passing.rglob("*.jsonl"))
+
+
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_the_job_goes_on(options: list[Any], reference: bytes, tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk."""
     out = tmp_path / "out.jsonl"
@@ -114,6 +137,8 @@ def test_other_settings_and_files_that_grew(
     other = map_here(*options, "--out", out, "--system-prompt", "Be brief.", code=1)
     assert "system_prompt: there None, now Be brief." in other
     assert read_jsonl(out) == first, "what is there stays"
+    drawn = map_here(*options, "--out", out, "--temp", "0.5", code=1)
+    assert "other settings (temp: there 0.0, now 0.5)" in drawn, "nothing that nobody gave"
     # other rows around them, in another order, with other fields of the user's own
     rows = [{**row, "id": f"n{row['id']}"} for row in reversed(sms_rows(ROWS)[:7])]
     options = [write_jsonl(tmp_path / "grown.jsonl", rows) if value == data else value for value in options]
