@@ -43,10 +43,10 @@ class Command(TyperCommand):
         except KeyboardInterrupt as error:
             if isinstance(error.__context__, DaariError):  # it came while the command was ending, and hides why
                 _fail(str(error.__context__))
-            _stop(ctx.info_name, _status(error))
+            _stop(_resumes(ctx), _status(error))
         except Exception as error:
             if interrupted(error):  # an extension module that is being initialised makes an ImportError of a Ctrl-C
-                _stop(ctx.info_name, _status(error))
+                _stop(_resumes(ctx), _status(error))
             _tell(error)
             raise
 
@@ -107,10 +107,14 @@ def _status(error: BaseException | None) -> int:
     return 128 + signal.SIGINT
 
 
-def _stop(command: str, status: int = 130) -> NoReturn:
+def _resumes(ctx: Any) -> bool:
+    """Whether the same command goes on where this one stops: what goes to stdout is nowhere kept."""
+    return ctx.info_name in RESUMES and ctx.params.get("out") != "-"
+
+
+def _stop(resumes: bool, status: int = 130) -> NoReturn:
     """Tell of a Ctrl-C or SIGTERM; what is left is the process's own end, which a further one may cut short."""
     _leave_to_signals(signal.SIGINT)
-    resumes = command in RESUMES
     report.note("\nStopped. What is done is kept: the same command resumes." if resumes else "\nStopped.")
     _leave_to_signals(signal.SIGTERM)
     raise typer.Exit(status) from None

@@ -119,6 +119,23 @@ def test_a_ctrl_c_that_became_another_error_is_one(monkeypatch: pytest.MonkeyPat
     assert result.exit_code == 130 and result.stderr == "\nStopped.\n"
 
 
+@pytest.mark.parametrize(
+    ("out", "told"), [("-", ""), ("out.jsonl", " What is done is kept: the same command resumes.")]
+)
+def test_what_is_kept_nowhere_is_not_promised(
+    monkeypatch: pytest.MonkeyPatch, tiny_teacher_path: Path, tmp_path: Path, out: str, told: str
+) -> None:
+    def stopped(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("daari_mlx.job.run.run_job", stopped)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text('{"prompt": "one"}\n')
+    words = ["map", "--model", str(tiny_teacher_path), "--data", "in.jsonl", "--out", out]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 130 and result.stderr.endswith(f"\nStopped.{told}\n")
+
+
 def test_a_signal_while_a_command_ends_does_not_hide_why(
     monkeypatch: pytest.MonkeyPatch, tiny_teacher_path: Path
 ) -> None:
