@@ -191,6 +191,9 @@ def compile(
         from daari_mlx.compile.update import update_graph
 
         compiled = update_graph(known, Workdir(folder), seed=how.seed, max_bytes=max_bytes, stats=earlier)
+        if shared := compiled.stats["shared_prompts"]:
+            known_already = f"{shared:,} of these {compiled.stats['added']['prompts']:,} prompts"
+            report.note(f"note: {known_already} are in the graph already: what they taught counts twice")
     save_graph(compiled.graph, graph_path, {**compiled.stats, "command": report.command_line()})
     if workdir is None:
         remove(Path(folder))
