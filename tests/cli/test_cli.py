@@ -556,6 +556,29 @@ def test_bench_prints_identity_and_ratio_and_appends_its_record(graph, corpus, t
     assert "--allow-overlap" in error
 
 
+@pytest.mark.parametrize("more", [[], ["--concurrency", "1,2"], ["--drafter", "pair", "--draft-model"]])
+@pytest.mark.parametrize("fault", ["overlap", "another teacher"])
+def test_bench_refuses_what_it_cannot_measure_before_it_times_anything(
+    monkeypatch, graph, corpus, tiny_teacher_path, other_teacher, more, fault
+):
+    from daari_mlx.cost import machine, probe
+    from daari_mlx.draft import model as draft_model
+
+    def timed(*_args, **_options):
+        raise AssertionError("something was timed")
+
+    for module, name in ((machine, "measured_cost"), (machine, "look_at"), (probe, "measure")):
+        monkeypatch.setattr(module, name, timed)
+    monkeypatch.setattr(draft_model, "measure_draft_cost", timed)
+    words = {
+        "overlap": (tiny_teacher_path, "train", "--allow-overlap"),
+        "another teacher": (other_teacher, "test", "another teacher"),
+    }
+    teacher, split, told = words[fault]
+    more = [*more, tiny_teacher_path] if more[:1] == ["--drafter"] else more
+    assert told in failed("bench", "--model", teacher, "--graph", graph, "--data", corpus, "--split", split, *more)
+
+
 def test_bench_prints_failed_rows_as_failed_and_ends_with_1(monkeypatch, graph, corpus, tiny_teacher_path):
     import dataclasses
 
