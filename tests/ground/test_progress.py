@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 
 from daari_mlx.ground.progress import bar
@@ -66,3 +68,31 @@ def test_one_that_is_not_shown_prints_nothing(capsys: pytest.CaptureFixture[str]
     with bar(total=2, desc="d", unit="u", delay=0, shown=False) as shown:
         shown.update(2)
     assert shown.n == 2 and capsys.readouterr().err == ""
+
+
+def test_one_whose_first_unit_is_long_is_drawn_before_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the bar itself, so that nothing depends on time."""
+    drawn, lines = Event(), []
+
+    class Screen:
+        encoding = "utf-8"
+
+        def write(self, text: str) -> None:
+            lines.append(text)
+            if "0/2" in text:
+                drawn.set()
+
+        def flush(self) -> None: ...
+
+    monkeypatch.setattr("sys.stderr", Screen())
+    with bar(total=2, desc="forwards", unit="forward", delay=0.01) as shown:
+        assert drawn.wait(60), "nothing was drawn before the first unit was done"
+        assert "forwards" in "".join(lines) and shown.n == 0
+        shown.update(2)
+    assert lines[-1] == "\n", "its line is ended"
+
+
+def test_a_short_one_draws_nothing_at_any_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with bar(total=2, desc="d", unit="u", delay=1000) as shown:
+        shown.update()
+    assert capsys.readouterr().err == ""
