@@ -29,7 +29,13 @@ def _drawn() -> Any:
     class Drawn(tqdm):
         n = property(lambda self: self._units, lambda self, n: setattr(self, "_units", _Units(n)))
 
-        def begin(self) -> None:
+        @property
+        def format_dict(self) -> Any:
+            """No rate, and so no time left, before one whole unit is done."""
+            told = super().format_dict
+            return told if int(told["n"] + _ROUNDING) else told | {"rate": 0}
+
+        def begin(self: Any) -> None:
             """Draw it where nothing was drawn yet."""
             if self.last_print_t == self.start_t:
                 self.last_print_t = self._time()  # so that closing ends the line
@@ -146,6 +152,8 @@ def bar(
 ) -> Bar:
     """A tqdm bar on stderr; nothing is drawn for work that ends within ``delay`` seconds, and whatever lasts is drawn.
 
+    The time left follows from all that was done so far, and is not told before one whole unit is done.
+
     Args:
         items: what to loop over, where the bar is not moved by hand.
         total: how many ``unit`` there are; None where it is not known.
@@ -163,6 +171,7 @@ def bar(
         dynamic_ncols=True,
         unit_scale=unit == "tok",
         mininterval=0.2,
+        smoothing=0,
         miniters=0,
     )
     return Bar(drawn, items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from threading import Event
 
 import pytest
@@ -96,3 +97,20 @@ def test_a_short_one_draws_nothing_at_any_time(capsys: pytest.CaptureFixture[str
     with bar(total=2, desc="d", unit="u", delay=1000) as shown:
         shown.update()
     assert capsys.readouterr().err == ""
+
+
+def test_the_time_left_follows_from_all_that_was_done_and_from_whole_units(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Units of 10, 1 and 10 seconds: what the newest took decides nothing."""
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    left = []
+    with bar(total=6, desc="d", unit="answer", delay=0) as shown:
+        for seconds in (10, 1, 10):
+            told = shown.unit()
+            for part in (1, 2):
+                now[0] += seconds / 2
+                told(part, 2)
+                left.append(re.findall(r"<([^,]+),", capsys.readouterr().err)[-1])
+    assert left == ["?", "00:50", "00:31", "00:22", "00:22", "00:21"]
