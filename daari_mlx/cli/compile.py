@@ -171,7 +171,7 @@ def compile(
     from daari_mlx.compile.workdir import Workdir
     from daari_mlx.graph.artifact import check_target, read_stats, save_graph
     from daari_mlx.ground.files import remove
-    from daari_mlx.measure.prospect import first_verdict, teacher_words
+    from daari_mlx.measure.prospect import first_verdict, next_command
     from daari_mlx.share.find import load_graph, load_stats
 
     known, earlier = (None, {}) if update is None else (load_graph(update), load_stats(update))
@@ -203,7 +203,7 @@ def compile(
         print(report.as_json({"graph": graph_path, **stats, "verdict": verdict}))
         return
     print(report.compile_text(stats, graph_path, verdict))
-    report.note(f"next: {shlex.join(['daari-mlx', 'chat', *teacher_words(compiled.graph), '--graph', graph_path])}")
+    report.note(f"next: {next_command(stats, compiled.graph, graph_path)}")
 
 
 def _as_compiled(

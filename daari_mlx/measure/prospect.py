@@ -13,14 +13,16 @@ from daari_mlx.graph.outlook import Outlook
 from daari_mlx.measure.forecast import Forecast, forecast
 
 HERE = "this machine"
+ASK = "daari-mlx inspect GRAPH --model MODEL --data test.jsonl"
 FEW = 30  # draft tokens of a bin, below which chance alone moves its share
 
 
-def kept_outlook(stats: dict[str, Any]) -> tuple[Outlook | None, str | None]:
+def kept_outlook(stats: dict[str, Any], ask: str = ASK) -> tuple[Outlook | None, str | None]:
     """The held-out answers that compilation kept, or None and how to come by some.
 
     Args:
         stats: a graph's ``compile_stats.json``.
+        ask: the command that asks the teacher, see :func:`asking`.
 
     Raises:
         DaariError: they are damaged.
@@ -28,7 +30,7 @@ def kept_outlook(stats: dict[str, Any]) -> tuple[Outlook | None, str | None]:
     record = stats.get("held_out")
     if record is not None:
         return Outlook.of_record(record), None
-    own = "or measure on your own text: --data test.jsonl --model MODEL"
+    own = f"or run {ask}"
     sequences = stats.get("sequences")
     if isinstance(sequences, int) and sequences < MIN_SEQUENCES:
         few = f"{sequences} sequences are too few to hold some out ({MIN_SEQUENCES} are enough)"
@@ -144,9 +146,16 @@ def _machine(found: Forecast, unknown: str | None) -> dict[str, Any]:
     }
 
 
+def next_command(stats: dict[str, Any], graph: Graph, path: str) -> str:
+    """The command to run after a compilation: one that finds out whether the graph pays, where that is not known."""
+    if kept_outlook(stats)[0] is None or why_unknown(stats):
+        return asking(graph, path)
+    return shlex.join(["daari-mlx", "chat", *teacher_words(graph), "--graph", path])
+
+
 def first_verdict(stats: dict[str, Any], graph: Graph, path: str) -> str:
     """The verdict at the end of a compilation: on this machine, else under published times; else why there is none."""
-    outlook, missing = kept_outlook(stats)
+    outlook, missing = kept_outlook(stats, asking(graph, path))
     if outlook is None:
         return f"not known: {missing}"
     if unknown := why_unknown(stats):
