@@ -258,7 +258,7 @@ def test_the_teacher_answers_unless_told_otherwise_and_what_was_cut_is_counted(c
     result = done(*args, "--graph-path", tmp_path / "g")
     assert "answers teacher (at most 3 tokens)" in result.stdout
     assert re.search(r"\nanswers cut +[1-4] of 4, by --max-tokens", result.stdout)
-    assert f"next: daari-mlx chat --model {tiny_teacher_path} --graph {tmp_path / 'g'}" in result.stderr
+    assert f"next: daari-mlx inspect {tmp_path / 'g'} --model {tiny_teacher_path} --data" in result.stderr
     text = tmp_path / "text.jsonl"
     write_rows(text, [{"text": "Lunch at noon? Lunch at noon?"}] * 3)
     args = ["--model", tiny_teacher_path, "--data", text, "--graph-path", tmp_path / "t"]
