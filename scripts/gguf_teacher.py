@@ -83,7 +83,7 @@ def convert_gguf(gguf_path: Path, folder: Path) -> None:
     try:
         from gguf import GGUFReader
     except ImportError as error:
-        raise DaariError("the package `gguf` is missing; install it with `pip install 'daari-mlx[demo]'`") from error
+        raise DaariError("the package `gguf` is missing; install it with `pip install '.[demo]'` in a clone") from error
 
     try:
         reader = GGUFReader(gguf_path)

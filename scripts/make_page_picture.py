@@ -75,7 +75,7 @@ def find_chromium() -> tuple[str, str]:
     try:
         import selenium  # noqa: F401
     except ImportError as error:
-        raise DaariError("The picture needs selenium, which is missing: pip install 'daari-mlx[dev]'.") from error
+        raise DaariError("The picture needs selenium, which is missing: pip install '.[dev]' in a clone.") from error
     chromium, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         raise DaariError("Chromium or its driver is missing: on Debian, apt-get install chromium chromium-driver.")

@@ -24,7 +24,7 @@ HELP = """\
 /save FILE       write the conversation as JSONL, a row an answer, for
                  compile --data; --force replaces a FILE that is there
 /load FILE       go on with a conversation that /save wrote
-/quit            quit, as Ctrl-D does
+/quit, /exit     quit, as Ctrl-D does
 q, r, h          quit, reset and help, as in mlx-lm
 
 Several lines: Alt-Enter, or \\ at the end of a line, or \"\"\" before the

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.keys import Keys
@@ -25,6 +25,8 @@ from daari_mlx.show.shades import is_dumb
 PROMPT, MORE = "> ", "... "
 QUOTES = '"""'
 _OPENS = re.compile(r'(/\w+\s+)?"""')  # a block, by itself or as the words of a command
+
+_NAMES_FILE = re.compile(r"/(save|load)\s+(--force\s+)?(?!\S*\s)", re.IGNORECASE)  # ahead of the file's name
 
 
 def piped() -> Iterator[str]:
@@ -144,11 +146,16 @@ def _line_by_line() -> str:
 
 
 class _Commands(Completer):
-    """Completes a command at the beginning of a message."""
+    """Completes a command at the beginning of a message, and the file behind one that takes a file."""
+
+    def __init__(self) -> None:
+        self._files = PathCompleter(expanduser=True)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         text = document.text_before_cursor
-        if text.startswith("/"):
+        if named := _NAMES_FILE.match(text):
+            yield from self._files.get_completions(Document(text[named.end() :]), complete_event)
+        elif text.startswith("/"):
             yield from (Completion(f"{name} ", -len(text)) for name in COMMANDS if name.startswith(text))
 
 

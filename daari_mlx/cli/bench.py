@@ -105,7 +105,8 @@ def bench(
     if not sizes:
         refuse_unused(ctx, "passes", "goes with --concurrency: leave it out")
     from daari_mlx.cost import machine
-    from daari_mlx.measure.bench import run_bench
+    from daari_mlx.graph.artifact import attach
+    from daari_mlx.measure.bench import check_prompts, run_bench
     from daari_mlx.show.bench_text import bench_text
     from daari_mlx.text.data import read_prompts
 
@@ -125,6 +126,9 @@ def bench(
 
         save(record_streams(teacher, rows, stream_layer or ["final"], length.max_tokens), Path(save_streams))
         return
+    if graph is not None:
+        graph = attach(graph, teacher.model, teacher.tokenizer)
+    check_prompts(teacher, graph, rows, length.max_tokens, allow_overlap)  # before anything is timed
     if sizes:
         if graph is None or drafter_name.kind() != "graph" or processors is not None:
             raise typer.BadParameter("--concurrency measures a --graph alone", ctx=ctx)

@@ -172,7 +172,7 @@ def compile(
     from daari_mlx.graph.artifact import check_target, read_stats, save_graph
     from daari_mlx.ground.files import remove
     from daari_mlx.learn.kept import check_counts_once
-    from daari_mlx.measure.prospect import first_verdict, teacher_words
+    from daari_mlx.measure.prospect import first_verdict, next_command
     from daari_mlx.share.find import load_graph, load_stats
     from daari_mlx.show.learnt import note_what_waits
 
@@ -196,6 +196,9 @@ def compile(
         from daari_mlx.compile.update import update_graph
 
         compiled = update_graph(known, Workdir(folder), seed=how.seed, max_bytes=max_bytes, stats=earlier)
+        if shared := compiled.stats["shared_prompts"]:
+            known_already = f"{shared:,} of these {compiled.stats['added']['prompts']:,} prompts"
+            report.note(f"note: {known_already} are in the graph already: what they taught counts twice")
     save_graph(compiled.graph, graph_path, {**compiled.stats, "command": report.command_line()})
     if workdir is None:
         remove(Path(folder))
@@ -205,7 +208,7 @@ def compile(
         print(report.as_json({"graph": graph_path, **stats, "verdict": verdict}))
         return
     print(report.compile_text(stats, graph_path, verdict))
-    report.note(f"next: {shlex.join(['daari-mlx', 'chat', *teacher_words(compiled.graph), '--graph', graph_path])}")
+    report.note(f"next: {next_command(stats, compiled.graph, graph_path)}")
 
 
 def _as_compiled(

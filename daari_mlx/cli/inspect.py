@@ -73,7 +73,7 @@ def inspect(
     stats = load_stats(folder)
     choose(device, None)  # a name that is none is told before anything is read
     if data is None:
-        outlook, missing = kept_outlook(stats, graph)
+        outlook, missing = kept_outlook(stats, graph, asking(known, graph))
         source = _compiled_answers(stats)
         tokenizer = tokenizer_for(known, teacher_name.model)
     else:
@@ -89,7 +89,7 @@ def inspect(
         "held_out_from": None if outlook is None else source,
         "held_out_missing": missing,
         "probe_command": unmeasured,
-        "ask_command": asking(known, graph) if unknown else None,
+        "ask_command": asking(known, graph) if unknown or missing else None,
     }
     _print(view, as_json)
 

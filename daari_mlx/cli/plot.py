@@ -61,7 +61,7 @@ def plot(
     model: Words = None,
     device: Annotated[str, Option("For length: which machine, as in inspect.", "CURVE|all")] = "all",
 ) -> None:
-    """Draw a picture of benchmark records or of a graph. Needs matplotlib: pip install 'daari-mlx[plot]'."""
+    """Draw a picture of benchmark records or of a graph. Needs matplotlib: pip install '.[plot]' in a clone."""
     if kind is not Kind.NODES:
         refuse_unused(ctx, "model", "goes with the kind nodes: leave it out")
     if kind is not Kind.LENGTH:

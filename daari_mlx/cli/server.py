@@ -52,7 +52,7 @@ def server(
         if error.name not in ("starlette", "uvicorn", "pydantic"):
             raise
         raise DaariError(
-            f"The server needs {error.name}, which is not installed: pip install 'daari-mlx[server]'"
+            f"The server needs {error.name}, which is not installed: pip install '.[server]' in a clone of the project"
         ) from error
     from daari_mlx.show.learnt import begins_text, ends_text
 

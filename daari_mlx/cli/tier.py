@@ -37,7 +37,7 @@ def tier(
 
 
 def tier_text(record: dict[str, Any], path: str) -> str:
-    """A table of agreement against cost, one line for each tier that was looked at.
+    """Whether the tier pays here, and a table of agreement against cost, a line for each tier that was looked at.
 
     Args:
         record: as :func:`daari_mlx.tier.make.make_tier` returns it.
@@ -45,17 +45,31 @@ def tier_text(record: dict[str, Any], path: str) -> str:
     """
     per_pass = next(name for name in record["tiers"][0] if name.startswith("tokens_per_pass"))
     size = per_pass.rsplit("_", 1)[-1]
-    lines = [f"layers  left out  weights  agreement  tokens a pass (block {size})  best block  speed by weights"]
+    named = f"tokens a pass (block {size})"
+    lines = [
+        *_words(named),
+        "",
+        f"layers  left out  weights  agreement  {named}  best block  projected speed",
+    ]
     for place, row in enumerate(record["tiers"]):
         newest = row["dropped"][len(record["tiers"][place - 1]["dropped"]) :] if place else []
-        mark = "  <- this one" if place == record["chosen"] else ""
+        mark = "  <- written" if place == record["chosen"] else ""
         lines.append(
             f"{row['layers']:>6}  {', '.join(map(str, newest)):>8}  {row['weights']:>7.3f}  {row['agreement']:>9.3f}  "
             f"{row[per_pass]:>{22 + len(size)}.2f}  {row['block']:>10}  {row['speed']:>15.2f}x{mark}"
         )
     measured = f"{record['answers']['sequences']} answers, {record['answers']['tokens']} tokens"
-    about = report.table([("tier", path), ("measured on", measured), ("on this machine", _here(record))])
-    return "\n".join([*lines, record["formula"], about])
+    about = report.table([("tier", path), ("on this machine", _here(record)), ("measured on", measured)])
+    return "\n".join([about, "", *lines, f"projected {record['formula']}"])
+
+
+def _words(per_pass: str) -> list[str]:
+    """What the columns of the table are."""
+    return [
+        "agreement: how often its next token is the teacher's own; block: how many tokens it drafts at a time;",
+        f"{per_pass}: how many tokens one forward of the teacher then gives; best block: the fastest;",
+        "projected speed: on a machine where time goes by the size of the weights, against plain decoding",
+    ]
 
 
 def _here(record: dict[str, Any]) -> str:
@@ -65,7 +79,11 @@ def _here(record: dict[str, Any]) -> str:
     cost, speed = record["measured_draft_cost"], record["speed_here"]
     told = f"a drafted token costs {cost:.2f} of a teacher's forward"
     if speed >= PAYS:
-        return f"{told}: {speed:.2f}x with drafts of {record['block_here']} tokens"
+        return f"this tier pays here, {speed:.2f}x with drafts of {record['block_here']} tokens: {told}"
     slow = cost > 1.5 * record["tiers"][record["chosen"]]["weights"]
     mend = " Packed weights are slow here: --bits none makes a tier without them." if slow else ""
-    return f"{told}: this tier will not pay here ({speed:.2f}x); by its weights it is for others.{mend}"
+    elsewhere = record["tiers"][record["chosen"]]["speed"]
+    return (
+        f"this tier will not pay here ({speed:.2f}x): {told}. On a machine where time goes by the size of the weights, "
+        f"{elsewhere:.2f}x would be expected.{mend}"
+    )

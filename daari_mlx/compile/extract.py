@@ -192,11 +192,12 @@ def _fill(
 
 
 def _cut_short(sequences: list[Sequence], teacher: Teacher, options: ExtractOptions) -> int:
-    """How many of the teacher's answers ended at their limit, not at an end token of the teacher's own."""
+    """How many of the teacher's answers ended at --max-tokens, not at an end token of the teacher's own."""
     if options.answers != "teacher":
         return 0
     ends = set(teacher.tokenizer.eos_token_ids)
-    return sum(s.tokens[-1] not in ends for s in sequences)
+    longest = options.max_tokens
+    return sum(s.tokens[-1] not in ends and len(s.tokens) - s.answer_start >= longest for s in sequences)
 
 
 def _answered(

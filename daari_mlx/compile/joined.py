@@ -45,6 +45,11 @@ def count_of(values: dict[str, Any], name: str) -> int:
     return found if type(found) is int and found > 0 else 0
 
 
+def answers_of(graph: Graph, stats: dict[str, Any]) -> int:
+    """How many answers a graph was compiled from; its prompts, as far as it keeps them, where that is not known."""
+    return count_of(stats, "sequences") or len(graph.prompts)
+
+
 def whose_answers(stats: dict[str, Any], more: Any) -> str:
     """Whose answers a graph holds that had some and gets more; ``"mixed"`` where they are of both kinds, or unknown."""
     known = settings_of(stats).get("answers", more)

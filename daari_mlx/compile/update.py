@@ -29,6 +29,7 @@ from daari_mlx.compile.compiler import (
 )
 from daari_mlx.compile.extract import extraction_record
 from daari_mlx.compile.joined import (
+    answers_of,
     both_outlooks,
     count_of,
     holds_all,
@@ -95,17 +96,18 @@ def update_graph(
     unaware: list[Graph] = []
     made = add_corpus(graph, nodes, corpus, seed=seed, max_bytes=limit, unaware=unaware)
     outlook = outlook_of(unaware, made.arbiter, corpus, *parts(len(corpus), seed)) if unaware else None
-    earlier = stats or {}
+    earlier, new = stats or {}, np.unique(prompts)
     made = replace(made, prompts=few_prompts(np.concatenate([graph.prompts, prompts]), limit))
     made.check()
     drafted = int(made.support.sum())
     found = {
         **summary(made, drafted),
         "states": drafted,
-        "sequences": len(made.prompts),
+        "sequences": answers_of(graph, earlier) + len(corpus),
+        "shared_prompts": len(np.intersect1d(graph.prompts, new)),
         "answers_cut": count_of(earlier, "answers_cut") + count_of(extraction, "answers_cut"),
         **learnt_in(earlier),
-        "added": {"states": states, "sequences": len(corpus), "nodes": made.size - graph.size},
+        "added": {"states": states, "sequences": len(corpus), "prompts": len(new), "nodes": made.size - graph.size},
         "seconds": {**extraction["seconds"], "update": time.perf_counter() - start},  # type: ignore[dict-item]
         "peak_mb": peak_mb(),
         "settings": {
@@ -159,7 +161,7 @@ def merge_graphs(
     found = {
         **summary(made, drafted),
         "states": drafted,
-        "sequences": len(made.prompts),
+        "sequences": sum(answers_of(graph, one) for graph, one in ([pairs[0]] if once else pairs)),
         "shared_prompts": len(np.intersect1d(first.prompts, second.prompts)),
         "counted_once": once,
         **learnt_in(*told),

@@ -140,10 +140,12 @@ class Workdir:
         if not isinstance(theirs, dict) or any(theirs.get(k) != v for k, v in ours.items()):
             names.insert(0, "teacher")
         if names:
-            told = "; ".join(f"{n}: there {_short(old.get(n))}, now {_short(new[n])}" for n in names)
+            others = (f"{n}: there {_short(old.get(n))}, now {_short(new[n])}" for n in names if n != "corpus")
+            kinds = [f"with other settings ({told})"] if (told := "; ".join(others)) else []
+            what = " and ".join([*(["of other data"] if "corpus" in names else []), *kinds])
             raise DaariError(
-                f"The workdir {self.path} holds an extraction with other settings ({told}), kept so that it can go on. "
-                f"Give those settings again to go on with it, or start afresh: rm -r {shlex.quote(str(self.path))}. "
+                f"The workdir {self.path} holds an extraction {what}, kept so that it can go on. Give what it was "
+                f"begun with to go on with it, or start afresh: rm -r {shlex.quote(str(self.path))}. "
                 "Name another --workdir to keep both."
             )
 

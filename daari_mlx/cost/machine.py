@@ -140,6 +140,7 @@ def look_at(model: nn.Module, cost: RoundCost, seconds: float = LOOK_SECONDS) ->
             first = timed(model, cache, rows)  # compiles
             if first > seconds / 3:  # a huge model: this has to do
                 cost.timed(rows, first)
+                progress.update(1)
                 break
             for _ in range(2):
                 last = timed(model, cache, rows)

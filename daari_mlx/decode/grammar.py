@@ -44,7 +44,7 @@ def json_schema_processor(
         from llguidance import LLMatcher, LLParserLimits
     except ImportError as error:
         raise DaariError(
-            "JSON schemas need llguidance, which is not installed: pip install 'daari-mlx[grammar]'"
+            "JSON schemas need llguidance, which is not installed: pip install '.[grammar]' in a clone"
         ) from error
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 

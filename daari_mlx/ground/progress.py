@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from threading import Timer
 from typing import Any, Self
 
 Told = Callable[[float, float], None]  # called with (done, end), see Bar.unit
@@ -28,6 +29,18 @@ def _drawn() -> Any:
     class Drawn(tqdm):
         n = property(lambda self: self._units, lambda self, n: setattr(self, "_units", _Units(n)))
 
+        @property
+        def format_dict(self) -> Any:
+            """No rate, and so no time left, before one whole unit is done."""
+            told = super().format_dict
+            return told if int(told["n"] + _ROUNDING) else told | {"rate": 0}
+
+        def begin(self: Any) -> None:
+            """Draw it where nothing was drawn yet."""
+            if self.last_print_t == self.start_t:
+                self.last_print_t = self._time()  # so that closing ends the line
+                self.refresh()
+
     return Drawn
 
 
@@ -44,6 +57,11 @@ class Bar:
     """
 
     def __init__(self, drawn: Any, items: Iterable[Any]) -> None:
+        self._begin: Timer | None = None
+        if not drawn.disable and drawn.delay > 0:  # a first unit may take minutes
+            self._begin = Timer(drawn.delay, drawn.begin)
+            self._begin.daemon = True
+            self._begin.start()
         self._drawn, self._items = drawn, items
         self.n: float = 0
         self.total: float | None = drawn.total
@@ -83,6 +101,9 @@ class Bar:
 
     def close(self, *, finished: bool = True) -> None:
         """Leave the bar as it stands, or full where the work is ``finished``."""
+        if self._begin is not None:
+            self._begin.cancel()
+            self._begin.join()
         if finished and self.total is not None:
             self.n = self.total = round(self.n)
             self._drawn.n, self._drawn.total = self.n, self.total
@@ -129,7 +150,9 @@ def bar(
     delay: float = 0.5,
     shown: bool = True,
 ) -> Bar:
-    """A tqdm bar on stderr; nothing is drawn for work that ends within ``delay`` seconds.
+    """A tqdm bar on stderr; nothing is drawn for work that ends within ``delay`` seconds, and whatever lasts is drawn.
+
+    The time left follows from all that was done so far, and is not told before one whole unit is done.
 
     Args:
         items: what to loop over, where the bar is not moved by hand.
@@ -148,6 +171,7 @@ def bar(
         dynamic_ncols=True,
         unit_scale=unit == "tok",
         mininterval=0.2,
+        smoothing=0,
         miniters=0,
     )
     return Bar(drawn, items)

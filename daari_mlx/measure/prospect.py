@@ -15,15 +15,17 @@ from daari_mlx.learn.kept import is_of_a_log
 from daari_mlx.measure.forecast import Forecast, forecast
 
 HERE = "this machine"
+ASK = "daari-mlx inspect GRAPH --model MODEL --data test.jsonl"
 FEW = 30  # draft tokens of a bin, below which chance alone moves its share
 
 
-def kept_outlook(stats: dict[str, Any], path: str = "GRAPH") -> tuple[Outlook | None, str | None]:
+def kept_outlook(stats: dict[str, Any], path: str = "GRAPH", ask: str = ASK) -> tuple[Outlook | None, str | None]:
     """The held-out answers that compilation kept, or None and how to come by some.
 
     Args:
         stats: a graph's ``compile_stats.json``.
         path: of the graph, for a command.
+        ask: the command that asks the teacher, see :func:`asking`.
 
     Raises:
         DaariError: they are damaged.
@@ -31,7 +33,7 @@ def kept_outlook(stats: dict[str, Any], path: str = "GRAPH") -> tuple[Outlook | 
     record = stats.get("held_out")
     if record is not None:
         return Outlook.of_record(record), None
-    own = "or measure on your own text: --data test.jsonl --model MODEL"
+    own = f"or run {ask}"
     if (why := _why_none_of_others(stats, path)) is not None:
         return None, f"{why}, {own}"
     sequences = stats.get("sequences")
@@ -168,9 +170,16 @@ def _machine(found: Forecast, unknown: str | None) -> dict[str, Any]:
     }
 
 
+def next_command(stats: dict[str, Any], graph: Graph, path: str) -> str:
+    """The command to run after a compilation: one that finds out whether the graph pays, where that is not known."""
+    if kept_outlook(stats)[0] is None or why_unknown(stats):
+        return asking(graph, path)
+    return shlex.join(["daari-mlx", "chat", *teacher_words(graph), "--graph", path])
+
+
 def first_verdict(stats: dict[str, Any], graph: Graph, path: str) -> str:
     """The verdict at the end of a compilation: on this machine, else under published times; else why there is none."""
-    outlook, missing = kept_outlook(stats, path)
+    outlook, missing = kept_outlook(stats, path, asking(graph, path))
     if outlook is None:
         return f"not known: {missing}"
     if unknown := why_unknown(stats):

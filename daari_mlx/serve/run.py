@@ -180,7 +180,7 @@ def serve(
             return
         try:
             service.worker.renew(*drafting(service.teacher, load_graph(), service.options, num_draft_tokens))
-            log.warning("the graph was read anew")
+            log.info("the graph was read anew")
         except DaariError as error:
             log.error("the graph stays as it was: %s", error)
 
@@ -188,7 +188,7 @@ def serve(
         signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=renew).start())  # answers go on meanwhile
     server = Server(service, log_level)
     host, port = sock.getsockname()[:2]
-    log.warning("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     server.run(sockets=[sock])
     if server.force_exit:
         raise SystemExit(128 + signal.SIGINT)

@@ -49,7 +49,7 @@ def graph_folder(graph: str | Path, revision: str | None = None) -> Path:
     try:
         return fetch(Repo(repo.name, revision or repo.revision), LIMITS, needed=(CONFIG, ARRAYS))
     except Absent as error:  # it may have been meant for a folder
-        raise DaariError(f"There is no folder {str(graph)!r} here. {error}") from error
+        raise DaariError(f"There is no folder {str(graph)!r} here, so it was looked for on the Hub. {error}") from error
 
 
 def load_graph(path: str | Path, *, revision: str | None = None) -> Graph:

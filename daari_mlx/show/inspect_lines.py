@@ -44,16 +44,21 @@ def screen(view: dict[str, Any], columns: int) -> Iterator[Line]:
     held_out = view["held_out"]
     yield from _heading("will it pay here?")
     if view["probe_command"]:
-        yield from _wrapped("How long this teacher's forwards take here is not measured yet. To measure it:", columns)
+        known = held_out is not None and any(machine["device"] == HERE for machine in held_out["machines"])
+        lack = "The times below are provisional" if known else "How long forwards take here is not measured yet"
+        yield from _wrapped(f"{lack}; to measure them:", columns)
         yield GAP + visible(view["probe_command"], " "), ""
     if held_out is None:
-        yield from _wrapped(f"not known: {view['held_out_missing']}", columns, BAD)
+        ask = view.get("ask_command") or ""
+        yield from _wrapped(f"not known: {view['held_out_missing'].removesuffix(ask)}".rstrip(), columns, BAD)
+        if ask:
+            yield GAP + visible(ask, " "), ""
     else:
         if held_out["unknown"]:
             yield from _wrapped(f"not known: {held_out['unknown']}. To find out:", columns, BAD)
             yield GAP + visible(view["ask_command"], " "), ""
             yield from _wrapped("If its own answers were like those, you could expect:", columns)
-        yield from _machines(held_out, columns)
+        yield from _machines(held_out, columns, bool(view["probe_command"]))
         yield from _wrapped(_basis(held_out, view["held_out_from"]), columns, QUIET)
         yield from _heading("how accurate its probabilities are")
         yield from _reliability(held_out, columns)
@@ -81,14 +86,19 @@ def _paragraph(name: str, text: str, columns: int) -> Iterator[Line]:
         yield f"{'' if row else name:<{LABEL}}{line}", style
 
 
-def _machines(held_out: dict[str, Any], columns: int) -> Iterator[Line]:
-    """A sentence for this machine or the only one, and a table of the others."""
+def _machines(held_out: dict[str, Any], columns: int, provisional: bool) -> Iterator[Line]:
+    """A sentence for this machine or the only one, and a table of the others.
+
+    Args:
+        provisional: whether this machine's times are, and it was told already.
+    """
     machines = held_out["machines"]
     told = [m for m in machines if m["device"] == HERE or len(machines) == 1]
     for machine in told:
         yield from _wrapped(_verdict(machine), columns, _style(machine))
         yield from _wrapped(_more(machine), columns, QUIET)
-        yield from _wrapped(f"times of forwards: {machine['source']}", columns, QUIET)
+        if machine["device"] != HERE or not provisional:
+            yield from _wrapped(f"times of forwards: {machine['source']}", columns, QUIET)
     others = [m for m in machines if m not in told]
     if others:
         if told:
@@ -146,7 +156,9 @@ def _unforetellable(machine: dict[str, Any]) -> str:
 
 def _more(machine: dict[str, Any]) -> str:
     answers, rows = machine["answers"], machine["rows"]
-    drafted = f"a forward with a draft takes {rows:.1f} tokens" if rows else "nothing would be drafted"
+    drafted = (
+        f"a forward checks {rows:.1f} tokens on average, where there is a draft" if rows else "nothing would be drafted"
+    )
     return (
         f"likely {machine['low']:.2f}x–{machine['high']:.2f}x (9 in 10); slower than plain on {machine['losing']} of "
         f"{answers} answers; {drafted}"

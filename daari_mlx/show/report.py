@@ -97,6 +97,7 @@ def compile_text(stats: dict[str, Any], path: str, verdict: str) -> str:
     if answers == "teacher":
         answers += f" (at most {settings['max_tokens']} tokens)"
     cut = stats.get("answers_cut")
+    limit = f"by --max-tokens {settings['max_tokens']}: the graph knows nothing of what comes after"
     return table(
         [
             ("graph", path),
@@ -110,7 +111,9 @@ def compile_text(stats: dict[str, Any], path: str, verdict: str) -> str:
             ),
             (
                 "answers cut",
-                f"{cut:,} of {stats['sequences']:,}, by --max-tokens: longer ones are drafted to there" if cut else "",
+                f"{cut:,} of {stats['sequences']:,}, {limit}; give a larger --max-tokens if answers are longer in use"
+                if cut
+                else "",
             ),
             ("will it pay?", verdict),
         ]

@@ -12,6 +12,7 @@ import tempfile
 from bisect import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,7 @@ def make_tier(
 
     Raises:
         DaariError: layers of this model cannot be left out (see :mod:`daari_mlx.tier.depth`), or not so many; ``out``
-        holds
-            something else.
+        holds something else.
     """
     check_target(out)
     config = read_config(teacher.source)
@@ -75,18 +75,24 @@ def make_tier(
     read, read_config_ = _for_reading(model, config)
     full = weight_bytes(teacher.model)
     most = None if how.drop_layers == "auto" else how.drop_layers
-    with bar(desc="leaving layers out", unit="answer") as progress:
+    with bar(total=_tries(units, most), desc="trying which layers to leave out", unit="try") as progress:
 
         def measure(dropped: tuple[int, ...]) -> Measured | None:
+            if progress.total is not None and progress.n > progress.total - 1:
+                progress.expect(1)
+            told, done = progress.unit(), count(1)
             try:
-                return agreement(without_layers(read, read_config_, dropped)[0], sequences, progress.update)
+                smaller = without_layers(read, read_config_, dropped)[0]
+                return agreement(smaller, sequences, lambda: told(next(done), len(sequences)))
             except CannotDrop:
+                told(1, 1)
                 return None
 
         def weigh(dropped: tuple[int, ...]) -> float:
             return weight_bytes(without_layers(model, config, dropped)[0]) / full
 
         tiers = ladder(units, measure, weigh, cost, most)
+        progress.expect(0)
     chosen = fastest(tiers) if most is None else tiers[-1]
     if most is not None and len(chosen.dropped) != most:
         raise DaariError(f"Only {len(chosen.dropped)} layers of this model can be left out, not {most}.")
@@ -99,6 +105,17 @@ def make_tier(
         _save(beside, teacher, tier, config)
         write_json(beside / TIER, record)
     return record
+
+
+def _tries(units: list[tuple[int, ...]], most: int | None) -> int:
+    """How many candidates are tried, as far as can be told: all layers, without each unit, one for each further unit.
+
+    Args:
+        most: how many layers are left out; None where that is found out.
+    """
+    if most == 0 or not units:
+        return 1
+    return len(units) + (1 if most is None else -(-most // len(units[0])))
 
 
 def _units(model: nn.Module, config: Config, wanted: int | str) -> list[tuple[int, ...]]:

@@ -20,6 +20,11 @@ from typing import Any
 
 import pyte
 import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from daari_mlx.chat.commands import COMMANDS, HELP
+from daari_mlx.chat.reading import _Commands
 
 PROGRAM = Path(__file__).with_name("scripted_chat.py")
 PATIENCE = 60.0  # seconds until something that does not come is missed
@@ -237,6 +242,32 @@ def test_no_line_is_wider_than_the_terminal(open_chat: Callable[..., Terminal], 
 def test_control_characters_in_an_answer_are_pictures(open_chat: Callable[..., Terminal]) -> None:
     shown = open_chat().ask_raw(f"{PASTE}raw \x1b]0;title\x07{END_PASTE}")
     assert "␛]0;title␇" in shown and "\x1b]0;title" not in shown
+
+
+def completed(text: str) -> list[str]:
+    """What Tab makes of a line, one of each possibility."""
+    found = _Commands().get_completions(Document(text), CompleteEvent())
+    return [text[: len(text) + one.start_position] + one.text for one in found]
+
+
+def test_tab_completes_the_file_behind_a_command_that_takes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chats").mkdir()
+    for name in ("mine.jsonl", "more.jsonl", "chats/old.jsonl"):
+        (tmp_path / name).write_text("")
+    for command in ("/save", "/load", "/save --force", "/LOAD", "/load "):
+        assert completed(f"{command} m") == [f"{command} mine.jsonl", f"{command} more.jsonl"]
+        assert completed(f"{command} chats/o") == [f"{command} chats/old.jsonl"]
+        assert completed(f"{command} {tmp_path}/mi") == [f"{command} {tmp_path}/mine.jsonl"]
+    for text in ("/system m", "/save mine.jsonl m", "m", "see /load m", "/loads m"):
+        assert completed(text) == []
+    assert completed("/lo") == ["/load "]
+
+
+def test_help_names_every_command() -> None:
+    assert [name for name in COMMANDS if name not in re.findall(r"/\w+", HELP)] == []
 
 
 def test_tab_completes_commands_at_the_beginning_only(open_chat: Callable[..., Terminal]) -> None:

@@ -258,7 +258,7 @@ def test_the_teacher_answers_unless_told_otherwise_and_what_was_cut_is_counted(c
     result = done(*args, "--graph-path", tmp_path / "g")
     assert "answers teacher (at most 3 tokens)" in result.stdout
     assert re.search(r"\nanswers cut +[1-4] of 4, by --max-tokens", result.stdout)
-    assert f"next: daari-mlx chat --model {tiny_teacher_path} --graph {tmp_path / 'g'}" in result.stderr
+    assert f"next: daari-mlx inspect {tmp_path / 'g'} --model {tiny_teacher_path} --data" in result.stderr
     text = tmp_path / "text.jsonl"
     write_rows(text, [{"text": "Lunch at noon? Lunch at noon?"}] * 3)
     args = ["--model", tiny_teacher_path, "--data", text, "--graph-path", tmp_path / "t"]
@@ -554,6 +554,29 @@ def test_bench_prints_identity_and_ratio_and_appends_its_record(graph, corpus, t
     assert [json.loads(line)["n"] for line in out.read_text().splitlines()] == [2, 1]
     error = failed(*common, "--split", "train")
     assert "--allow-overlap" in error
+
+
+@pytest.mark.parametrize("more", [[], ["--concurrency", "1,2"], ["--drafter", "pair", "--draft-model"]])
+@pytest.mark.parametrize("fault", ["overlap", "another teacher"])
+def test_bench_refuses_what_it_cannot_measure_before_it_times_anything(
+    monkeypatch, graph, corpus, tiny_teacher_path, other_teacher, more, fault
+):
+    from daari_mlx.cost import machine, probe
+    from daari_mlx.draft import model as draft_model
+
+    def timed(*_args, **_options):
+        raise AssertionError("something was timed")
+
+    for module, name in ((machine, "measured_cost"), (machine, "look_at"), (probe, "measure")):
+        monkeypatch.setattr(module, name, timed)
+    monkeypatch.setattr(draft_model, "measure_draft_cost", timed)
+    words = {
+        "overlap": (tiny_teacher_path, "train", "--allow-overlap"),
+        "another teacher": (other_teacher, "test", "another teacher"),
+    }
+    teacher, split, told = words[fault]
+    more = [*more, tiny_teacher_path] if more[:1] == ["--drafter"] else more
+    assert told in failed("bench", "--model", teacher, "--graph", graph, "--data", corpus, "--split", split, *more)
 
 
 def test_bench_prints_failed_rows_as_failed_and_ends_with_1(monkeypatch, graph, corpus, tiny_teacher_path):

@@ -23,10 +23,19 @@ from daari_mlx.graph.artifact import STATS, save_graph
 from daari_mlx.graph.outlook import HeldOut, Outlook, Promise
 from daari_mlx.ground.legible import width
 from daari_mlx.measure.forecast import forecast
-from daari_mlx.measure.prospect import HERE, first_verdict, kept_outlook, measured_here, prospect, verdict, why_unknown
+from daari_mlx.measure.prospect import (
+    HERE,
+    first_verdict,
+    kept_outlook,
+    measured_here,
+    next_command,
+    prospect,
+    verdict,
+    why_unknown,
+)
 from daari_mlx.share.find import load_graph
 from daari_mlx.share.scrub import scrub
-from daari_mlx.show.inspect_lines import screen
+from daari_mlx.show.inspect_lines import _more, screen
 
 TEACHER = {"structure": "s1", "quantisation": None, "source": "some/model", "adapter": "abc", "adapter_path": "my dir"}
 GOOD = Outlook((HeldOut(10, (Promise((0.98,) * 6, 6),) * 30),) * 5)
@@ -153,9 +162,15 @@ def test_a_graph_without_held_out_answers_says_how_to_get_them(
     path = save_graph(full_graph(teacher=TEACHER), tmp_path / "g", stats)
     view = told(path)
     assert view["held_out"] is None and view["held_out_from"] is None
-    assert wanted in view["held_out_missing"] and "--data test.jsonl --model" in view["held_out_missing"]
+    assert wanted in view["held_out_missing"]
+    command = f"daari-mlx inspect {path} --model some/model --adapter-path 'my dir' --data test.jsonl"
+    assert f"or run {command}" in view["held_out_missing"]
+    assert command in first_verdict(stats, load_graph(path), str(path))
+    assert next_command(stats, load_graph(path), str(path)) == command
     shown = " ".join(done(path).stdout.split())
-    assert f"not known: {view['held_out_missing']}" in shown and "the busiest nodes" in shown
+    assert f"not known: {view['held_out_missing'].removesuffix(command)}".strip() in shown
+    assert f"\n  {command}\n" in done(path).stdout, "a line of its own, to paste"
+    assert "the busiest nodes" in shown
 
 
 def test_a_graph_whose_stats_are_gone_is_still_inspected(tmp_path: Path) -> None:
@@ -227,8 +242,10 @@ def test_answers_that_are_not_the_teachers_own_promise_nothing(kind: str, tmp_pa
         assert {machine["pays"] for machine in view["held_out"]["machines"]} == {None}
         assert all(machine["verdict"].startswith("not known") for machine in view["held_out"]["machines"])
     assert first_verdict(stats, load_graph(path), str(path)).startswith("not known") and why_unknown(stats)
+    assert next_command(stats, load_graph(path), str(path)) == command
     own = {**stats, "settings": {"answers": "teacher"}}
     assert why_unknown(own) is None and first_verdict(own, load_graph(path), str(path)).startswith("pays on")
+    assert next_command(own, load_graph(path), str(path)).startswith("daari-mlx chat --model some/model")
     assert first_verdict({"sequences": 3}, load_graph(path), "g").startswith("not known: 3 sequences are too few")
 
 
@@ -331,6 +348,25 @@ def test_no_line_is_wider_than_the_screen_and_nothing_reaches_the_terminal_raw(c
     if columns >= 80:
         assert max(map(width, lines)) <= columns
     assert sum("→" in line for line in lines) == 4 and ("promised" in "".join(lines)) is (outlook is not None)
+
+
+@pytest.mark.parametrize("outlook", [GOOD, BAD, None])
+@pytest.mark.parametrize("known", [True, False])
+def test_that_times_are_provisional_is_told_once_and_only_where_there_are_some(
+    outlook: Outlook | None, known: bool
+) -> None:
+    here = replace(STEEP, name=HERE, source="provisional, from answers given here; daari-mlx probe measures it")
+    curves = [here, *CURVES.values()] if known else [*CURVES.values()]
+    view = view_of(outlook, curves, probe_command="daari-mlx probe --model some/model")
+    shown = "\n".join(text for text, _ in screen(view, 200))
+    told = known and outlook is not None
+    assert shown.count("rovisional") == told == shown.count("The times below are provisional; to measure them:")
+    assert shown.count("not measured yet; to measure them:") == (not told)
+    assert shown.count("daari-mlx probe --model some/model") == 1
+    if told:
+        assert _more({**view["held_out"]["machines"][0], "rows": 6.0}).endswith(
+            "a forward checks 6.0 tokens on average, where there is a draft"
+        )
 
 
 def test_every_machine_on_which_it_does_not_pay_has_its_reason() -> None:

@@ -14,7 +14,8 @@ from test_learning_kept import answer as made_up
 from typer.testing import CliRunner
 
 from daari_mlx.cli.main import app
-from daari_mlx.cli.words import with_values
+from daari_mlx.cli.options.names import LearnName
+from daari_mlx.cli.words import VALUES, with_values
 from daari_mlx.graph.artifact import ARRAYS
 from daari_mlx.learn.log import Log
 from daari_mlx.learn.store import LOG, learnt_folder
@@ -43,6 +44,19 @@ def test_what_is_learnt_in_a_folder_is_drafted_folded_and_told(tiny_teacher_path
     assert "learnt from" in run("learn", path).stdout
     told = json.loads(run("inspect", path, "--json").stdout)
     assert told["learnt"]["answers"] == 5
+
+
+def test_what_drafts_in_a_chat_is_named_before_and_after_its_folder_is_there(tmp_path: Path) -> None:
+    for exists in (False, True):
+        for name in ("my.graph", "learnt"):
+            if exists:
+                (tmp_path / name).mkdir(exist_ok=True)
+        learnt = LearnName(str(tmp_path / "learnt"))
+        assert learnt.named(None) == "what it learns, kept in learnt"
+        begun = "my.graph" if exists else str(tmp_path / "my.graph")
+        assert learnt.named(str(tmp_path / "my.graph")) == f"{begun} and what it learns, kept in learnt"
+        assert learnt.named("alice/sms") == "alice/sms and what it learns, kept in learnt"
+    assert LearnName(VALUES["--learn"]).named(None) == "what it learns"
 
 
 def pending(path: Path) -> Path:

@@ -229,11 +229,11 @@ def test_other_rows_are_still_another_run(
     changed.write_text("".join(json.dumps(line) + "\n" for line in lines))
     rendered = read(data, teacher.tokenizer, chat_template_config={"brief": True}).items
     for rows in (read(changed, teacher.tokenizer).items, read(data, teacher.tokenizer).items[::-1], rendered):
-        with pytest.raises(DaariError, match=r"other settings \(corpus: "):
+        with pytest.raises(DaariError, match=r"of other data, "):
             extract.extract(teacher, rows, workdir, options(kind))
     tokenizer = teacher.tokenizer._tokenizer
     tokenizer.chat_template = tokenizer.chat_template.replace("clock", "watch")
-    with pytest.raises(DaariError, match=r"other settings \(corpus: "):
+    with pytest.raises(DaariError, match=r"of other data, "):
         extract.extract(teacher, read(data, teacher.tokenizer).items, workdir, options(kind))
 
 
@@ -249,7 +249,7 @@ def test_another_answer_is_another_run_where_answers_are_learnt(teacher: Teacher
         if kind == "teacher":
             extract.extract(teacher, rows, workdir, options(kind))
             continue
-        with pytest.raises(DaariError, match=r"other settings \(corpus: "):
+        with pytest.raises(DaariError, match=r"of other data, "):
             extract.extract(teacher, rows, workdir, options(kind))
 
 
@@ -271,7 +271,7 @@ def test_a_folder_of_an_older_version_goes_on_while_its_prompts_are_rendered_ali
     found = contents(workdir.path)
     assert found.pop("extract.json") != expected.pop("extract.json") and found == expected
     pass_midnight(clock)
-    with pytest.raises(DaariError, match=r"other settings \(corpus: "):
+    with pytest.raises(DaariError, match=r"of other data, "):
         extract.extract(teacher, READ[kind](data, teacher.tokenizer).items, workdir, options(kind))
 
 

@@ -244,10 +244,12 @@ def test_another_teacher_or_other_data_needs_another_folder(
     workdir = Workdir(tmp_path / "work")
     extract.extract(teacher, prompts[:2], workdir, OPTIONS)
     before = contents(workdir.path)
-    for rows, told in ((prompts[1:3], "corpus"), (prompts[:3], "rows"), (prompts[1::-1], "corpus")):
-        with pytest.raises(DaariError, match=told):
+    more = r"of other data and with other settings \(rows: there 2, now 3\)"
+    for rows, told in ((prompts[1:3], "of other data, "), (prompts[:3], more), (prompts[1::-1], "of other data, ")):
+        with pytest.raises(DaariError, match=told) as refused:
             extract.extract(teacher, rows, workdir, OPTIONS)
-    with pytest.raises(DaariError, match=r"answers|corpus"):
+        assert "corpus" not in str(refused.value), "no hash is told"
+    with pytest.raises(DaariError, match="of other data"):
         extract.extract(teacher, read_sequences(data, teacher.tokenizer).items[:2], workdir, OPTIONS)
     other = Teacher(quantised(), teacher.tokenizer, "other")
     with pytest.raises(DaariError, match=r"teacher: there .*tiny_teacher \(weights \w{8}\), now other \(weights"):

@@ -287,6 +287,40 @@ def test_a_merged_graph_keeps_what_was_promised_and_whose_answers_it_holds() -> 
         assert merge_graphs(one, two, stats=(stats, other)).stats["settings"]["answers"] == "mixed"
 
 
+@pytest.mark.parametrize("known", [0, 6, 10])
+def test_an_update_counts_answers_and_says_which_prompts_are_known(
+    known: int, compiled: Compiled, more: Path, tiny_teacher_path: Path, tmp_path: Path
+) -> None:
+    graph = tmp_path / "graph"
+    shutil.copytree(compiled.path, graph)
+    lines = more.read_text().splitlines()
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    first.write_text("\n".join(lines[:10]) + "\n")
+    second.write_text("\n".join(lines[10 - known : 20 - known]) + "\n")
+    words = ["compile", "--update", graph, "--model", tiny_teacher_path, "--answers", "reference", "--data"]
+    before = read_stats(graph)["sequences"]
+    assert "are in the graph already" not in done(*words, first)
+    stats = read_stats(graph)
+    stats["answers_cut"] = stats["sequences"]  # every answer that is there was cut; none of those that come
+    (graph / STATS).write_text(json.dumps(stats))
+    told = f"note: {known} of these 10 prompts are in the graph already: what they taught counts twice"
+    out = done(*words, second)
+    assert (told in out) == bool(known)
+    assert read_stats(graph)["sequences"] == before + 20 and read_stats(graph)["shared_prompts"] == known
+    assert f"{before + 10} of {before + 20}, by --max-tokens" in out
+
+
+def test_no_more_answers_are_cut_than_there_are() -> None:
+    one, two = full_graph(1), full_graph(2)
+    settings = {"answers": "teacher", "max_tokens": 40}
+    many, few = ({"settings": settings, "sequences": count, "answers_cut": count} for count in (30, 26))
+    merged = merge_graphs(one, two, stats=(many, few | {"settings": settings | {"max_tokens": 50}})).stats
+    assert merged["answers_cut"] == merged["sequences"] == 56, "prompts that are in both were answered twice"
+    once = merge_graphs(one, one, stats=(many, many)).stats
+    assert once["counted_once"] and once["answers_cut"] == once["sequences"] == 30
+    assert merge_graphs(one, two).stats["sequences"] == len(one.prompts) + len(two.prompts), "not told: its prompts"
+
+
 def test_an_update_can_be_written_elsewhere(
     compiled: Compiled, more: Path, tiny_teacher_path: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from threading import Event
+
 import pytest
 
 from daari_mlx.ground.progress import bar
@@ -66,3 +69,48 @@ def test_one_that_is_not_shown_prints_nothing(capsys: pytest.CaptureFixture[str]
     with bar(total=2, desc="d", unit="u", delay=0, shown=False) as shown:
         shown.update(2)
     assert shown.n == 2 and capsys.readouterr().err == ""
+
+
+def test_one_whose_first_unit_is_long_is_drawn_before_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the bar itself, so that nothing depends on time."""
+    drawn, lines = Event(), []
+
+    class Screen:
+        encoding = "utf-8"
+
+        def write(self, text: str) -> None:
+            lines.append(text)
+            if "0/2" in text:
+                drawn.set()
+
+        def flush(self) -> None: ...
+
+    monkeypatch.setattr("sys.stderr", Screen())
+    with bar(total=2, desc="forwards", unit="forward", delay=0.01) as shown:
+        assert drawn.wait(60), "nothing was drawn before the first unit was done"
+        assert "forwards" in "".join(lines) and shown.n == 0
+        shown.update(2)
+    assert lines[-1] == "\n", "its line is ended"
+
+
+def test_a_short_one_draws_nothing_at_any_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with bar(total=2, desc="d", unit="u", delay=1000) as shown:
+        shown.update()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_time_left_follows_from_all_that_was_done_and_from_whole_units(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Units of 10, 1 and 10 seconds: what the newest took decides nothing."""
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    left = []
+    with bar(total=6, desc="d", unit="answer", delay=0) as shown:
+        for seconds in (10, 1, 10):
+            told = shown.unit()
+            for part in (1, 2):
+                now[0] += seconds / 2
+                told(part, 2)
+                left.append(re.findall(r"<([^,]+),", capsys.readouterr().err)[-1])
+    assert left == ["?", "00:50", "00:31", "00:22", "00:22", "00:21"]

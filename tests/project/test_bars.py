@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -27,7 +27,8 @@ from daari_mlx.teacher.load import Teacher
 from daari_mlx.teacher.ranks import Alone
 from daari_mlx.text.data import Prompt, read_prompts, read_sequences
 from daari_mlx.tier.choice import Measured
-from daari_mlx.tier.make import agreement
+from daari_mlx.tier.make import agreement, make_tier
+from daari_mlx.tier.options import TierOptions
 
 TOKENS = 12
 
@@ -188,6 +189,24 @@ def test_leaving_layers_out_counts_answers(teacher: Teacher, compiled: Compiled)
     told: list[None] = []
     found = agreement(teacher.model, compiled.sequences[:3], lambda: told.append(None))
     assert isinstance(found, Measured) and len(told) == 3
+
+
+@pytest.mark.parametrize("layers", [0, 1, "auto"])
+def test_leaving_layers_out_counts_tries_towards_an_end(
+    bars: dict[str, Recorded],
+    teacher: Teacher,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layers: int | Literal["auto"],
+) -> None:
+    monkeypatch.setattr("daari_mlx.cost.machine.measured_cost", lambda _: CURVES["linear"].cost)
+    monkeypatch.setattr("daari_mlx.tier.make.measure_draft_cost", lambda *_: 0.2)
+    prompts = read_prompts(data, teacher.tokenizer).items[:2]
+    make_tier(teacher, prompts, tmp_path / "tier", TierOptions(max_tokens=6, group_size=32, drop_layers=layers))
+    bar = bars["trying which layers to leave out"]
+    assert bar.announced[0] == 1 if layers == 0 else bar.announced[0] and bar.announced[0] > 1
+    assert None not in bar.announced and len(bar.stood) > bar.reached + 1, "it moves within a try"
 
 
 def test_a_bar_that_stands_beyond_its_total_would_show(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,3 +101,11 @@ def test_workflows_call_what_is_there() -> None:
 
 def test_the_index_of_files_says_what_their_docstrings_say() -> None:
     assert _text(make_file_index.PAGE) == make_file_index.page(), f"stale: run {make_file_index.COMMAND}"
+
+
+def test_every_hint_to_install_an_extra_is_that_of_the_readme() -> None:
+    """The package is installed from a clone: `pip install '.[plot]'`."""
+    files = [path for part in ("daari_mlx", "scripts") for path in sorted((ROOT / part).rglob("*.py"))]
+    files += [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    found = {str(path.relative_to(ROOT)) for path in files if re.search(r"pip install\s+'?daari-", path.read_text())}
+    assert found == set()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import socket
+from contextlib import closing
+from inspect import signature
+from typing import Any, cast
 
 import pytest
 from graphs import Compiled
 from serving import Running, running
 
+from daari_mlx.cli.server import server
+from daari_mlx.serve import run
 from daari_mlx.serve.options import ServeOptions
 
 HELLO = {"messages": [{"role": "user", "content": "a secret of mine, quite long, with words"}], "max_tokens": 20}
@@ -80,3 +85,27 @@ def test_what_was_said_is_listed_by_the_operators_word_only(compiled: Compiled, 
         told = server.http.get("/daari/requests").text + server.http.get("/metrics").text
         assert ("a secret of mine" in told) == shown and words not in told
         assert json.loads(server.http.get("/daari/requests").text)["requests"][0]["tokens"] == 20
+
+
+class Idle:
+    """A server that ends at once."""
+
+    force_exit = False
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def run(self, sockets: list[socket.socket]) -> None: ...
+
+
+def test_where_it_listens_is_an_information_and_shown_by_default(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, "Server", Idle)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    shown = signature(server).parameters["log_level"].default
+    with caplog.at_level(shown, "daari_mlx.server"), closing(run.listen(ServeOptions(port=0))) as sock:
+        run.serve(cast(Any, None), sock)
+        port = sock.getsockname()[1]
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("INFO", f"listening on http://127.0.0.1:{port}")
+    ]

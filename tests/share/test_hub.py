@@ -181,7 +181,10 @@ def test_what_is_absent(server: StandIn, folder: Path) -> None:
     told = failed("pull", "alice/absent")
     assert told.startswith("error: The Hub at http") and "(404). Check the name" in told
     told = failed("inspect", "alice/absent")
-    assert "There is no folder 'alice/absent' here. The Hub at http" in told and "(404). Check the name" in told
+    assert (
+        "There is no folder 'alice/absent' here, so it was looked for on the Hub. The Hub at http" in told
+        and "(404). Check the name" in told
+    )
     assert "has no revision 'v9': give a branch, tag or commit" in failed("inspect", "alice/sms@v9")
     assert "has no revision '" in failed("inspect", f"alice/sms@{'0' * 40}")
 
@@ -327,7 +330,10 @@ def test_a_commit_in_the_middle_of_a_fetch_is_noticed(server: StandIn, folder: P
 
 def test_a_hub_that_cannot_be_reached(server: StandIn, folder: Path) -> None:
     server.close()
-    for command, start in (("pull", "The Hub"), ("inspect", "There is no folder 'alice/sms' here. The Hub")):
+    for command, start in (
+        ("pull", "The Hub"),
+        ("inspect", "There is no folder 'alice/sms' here, so it was looked for on the Hub. The Hub"),
+    ):
         told = failed(command, "alice/sms")
         assert told.startswith(f"error: {start} at http") and "cannot be reached" in told
         assert "The cache has no copy of alice/sms" in told

@@ -191,8 +191,12 @@ def test_the_command_prints_agreement_against_cost(tiny_teacher_path: Path, rows
     result = run(*common, "--out", tmp_path / "tier", "--drop-layers", 1)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert lines[0].split()[:3] == ["layers", "left", "out"] and lines[2].endswith("<- this one")
-    assert "speed = tokens" in result.stdout
+    assert lines[0].startswith("tier") and lines[1].startswith("on this machine"), "the verdict comes first"
+    head = next(place for place, line in enumerate(lines) if line.split()[:3] == ["layers", "left", "out"])
+    assert lines[head].endswith("projected speed") and lines[head + 2].endswith("<- written")
+    for word in ("agreement", "tokens a pass (block 8)", "best block", "projected speed"):
+        assert f"{word}: " in " ".join(lines[:head]), "a column is explained before it is read"
+    assert "projected speed = tokens" in result.stdout
     assert "a drafted token costs 0.20 of a teacher's forward" in result.stdout, "one verdict, by what is measured here"
     again = run(*common, "--out", tmp_path / "tier", "--drop-layers", "auto", "--bits", "none", "--json", "--force")
     assert json.loads(again.stdout)["settings"]["bits"] is None, "another tier there is replaced"
@@ -201,8 +205,10 @@ def test_the_command_prints_agreement_against_cost(tiny_teacher_path: Path, rows
 def test_a_tier_that_costs_too_much_here_is_not_recommended() -> None:
     from daari_mlx.cli.tier import _here
 
-    record = {"measured_draft_cost": 0.94, "speed_here": 0.8, "block_here": 1, "chosen": 0, "tiers": [{"weights": 0.2}]}
+    record = {"measured_draft_cost": 0.94, "speed_here": 0.8, "block_here": 1, "chosen": 0}
+    record["tiers"] = [{"weights": 0.2, "speed": 1.79}]
     assert "will not pay here (0.80x)" in _here(record) and "--bits none" in _here(record)
+    assert "time goes by the size of the weights, 1.79x would be expected" in _here(record)
     assert "2.00x with drafts of 4" in _here({**record, "measured_draft_cost": 0.1, "speed_here": 2.0, "block_here": 4})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from daari_mlx.cli.options.values import read_json_schema
@@ -262,8 +263,11 @@ class LearnName:
         )
 
     def named(self, graph: str | None) -> str:
-        """What a person calls the graph that drafts: its folder, or what it began with."""
-        return self.path or (f"{graph} and what it learns" if graph else "what it learns")
+        """What a person calls the graph that drafts: what it began with, and where what it learns is kept."""
+        where = "" if self.learn == VALUES["--learn"] else f", kept in {Path(str(self.learn)).resolve().name}"
+        if graph is not None and Path(graph).is_dir():  # else it is a repository, which keeps its user's name
+            graph = Path(graph).resolve().name
+        return f"{graph} and what it learns{where}" if graph else f"what it learns{where}"
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def check_picture(path: str | Path) -> Path:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise DaariError(
-            "Pictures need the package matplotlib, which is missing: install it with pip install 'daari-mlx[plot]'."
+            "Pictures need the package matplotlib, which is missing: install it with pip install '.[plot]' in a clone."
         ) from error
     return path
 
