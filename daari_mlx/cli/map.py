@@ -17,12 +17,10 @@ from daari_mlx.cli.options.names import FEATURES, DrafterName, Drafting, LearnNa
 from daari_mlx.cli.shell import hear_terminations, interrupt
 from daari_mlx.decode.options import Length, Sampling
 from daari_mlx.ground.errors import DaariError
-from daari_mlx.ground.files import check_beside
 from daari_mlx.ground.learning import check_nobody_learns
 from daari_mlx.ground.option import Option, number, unescaped, whole
 from daari_mlx.ground.regular import check_new_file
 from daari_mlx.show import report
-from daari_mlx.text.lines import data_file
 
 if TYPE_CHECKING:
     from daari_mlx.graph.outlook import Outlook
@@ -139,10 +137,12 @@ def check_files(data: str, rows_name: RowsName, out: str) -> None:
         return
     check_new_file(out, "--out")
     check_nobody_learns(out, "--out")
+    from daari_mlx.ground.files import check_beside
+    from daari_mlx.job.folder import JobFolder
+    from daari_mlx.text.lines import data_file
+
     check_beside(Path(out))
     if data != "-":
-        from daari_mlx.job.folder import JobFolder
-
         JobFolder(Path(out)).check_apart(data_file(data, str(rows_name.split)))
 
 

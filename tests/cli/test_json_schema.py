@@ -118,7 +118,7 @@ def test_what_cannot_be_followed_is_told(compiled: Compiled, monkeypatch: pytest
     with pytest.raises(DaariError, match="fast tokenizer"):
         json_schema_processor(Slow(), HABIT)
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(DaariError, match=r"daari-mlx\[grammar\]"):
+    with pytest.raises(DaariError, match=r"pip install '\.\[grammar\]'"):
         json_schema_processor(tokenizer, HABIT)
 
 

@@ -203,7 +203,7 @@ def test_other_suffixes_and_a_missing_matplotlib_are_told(monkeypatch):
     with pytest.raises(DaariError, match=r"'a.jpg'.*\.png"):
         check_picture("a.jpg")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(DaariError, match=r"daari-mlx\[plot\]"):
+    with pytest.raises(DaariError, match=r"pip install '\.\[plot\]'"):
         check_picture("a.png")
 
 
