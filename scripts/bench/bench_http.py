@@ -16,6 +16,7 @@ import http.client
 import json
 import os
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from daari_mlx.ground.wired import wired
 from daari_mlx.measure.records import Spread
 from daari_mlx.serve.caches import PromptCaches
 from daari_mlx.serve.options import ServeOptions
-from daari_mlx.serve.run import Server, drafting, listen, make_service
+from daari_mlx.serve.run import SWITCH, Server, drafting, listen, make_service
 from daari_mlx.share.find import load_graph
 from daari_mlx.teacher.load import load_teacher
 from daari_mlx.text.template import ChatTemplate
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--num-draft-tokens", type=int, default=0)
     parser.add_argument("--out")
     args = parser.parse_args()
+    sys.setswitchinterval(SWITCH)  # as the command has it
     teacher = load_teacher(args.model, adapter_path=args.adapter_path)
     graph = load_graph(args.graph) if args.graph else None
     options = ServeOptions(port=0)
