@@ -11,6 +11,7 @@ from daari_mlx.show.plots.records import names_of
 from daari_mlx.show.plots.style import Palette, foot, picture, tick_counts
 
 Record = dict[str, Any]
+TOLD = 2  # records whose figures stand beside their points: those of more would cover one another
 
 
 def plot_batch(
@@ -38,7 +39,9 @@ def plot_batch(
     with picture(path, (10.0, 4.2), dark=dark) as (figure, palette):
         left, right = figure.subplots(1, 2)
         for number, (record, name) in enumerate(zip(chosen, called, strict=True)):
-            _draw(left, right, record, name, palette.colour(number), palette, above=number == 0)
+            _draw(left, right, record, name, palette.colour(number))
+            if len(chosen) <= TOLD:
+                _tell(left, record, palette, above=number == 0)
         rows = sorted({figures["rows"] for record in chosen for figures in record["sizes"]})
         for axes in (left, right):
             tick_counts(axes, rows)
@@ -53,14 +56,20 @@ def plot_batch(
     return Path(path)
 
 
-def _draw(left: Any, right: Any, record: Record, name: str, colour: str, palette: Palette, *, above: bool) -> None:
+def _draw(left: Any, right: Any, record: Record, name: str, colour: str) -> None:
     rows = [figures["rows"] for figures in record["sizes"]]
     ratios = [figures["decode_ratio"] for figures in record["sizes"]]
     left.plot(rows, ratios, "-o", color=colour, label=name)
+    for arm, line in (("drafted", "-o"), ("mlx_lm", "--")):
+        right.plot(rows, [figures["tokens_per_second"][arm] for figures in record["sizes"]], line, color=colour)
+
+
+def _tell(left: Any, record: Record, palette: Palette, *, above: bool) -> None:
+    """The figures beside a record's points."""
+    rows = [figures["rows"] for figures in record["sizes"]]
+    ratios = [figures["decode_ratio"] for figures in record["sizes"]]
     for count, ratio in zip(rows, ratios, strict=True):
         losing = {"color": palette.bad if ratio < 1 else palette.ink}
         left.annotate(
             f"{ratio:.2f}", (count, ratio), (0, 7 if above else -15), textcoords="offset points", ha="center", **losing
         )
-    for arm, line in (("drafted", "-o"), ("mlx_lm", "--")):
-        right.plot(rows, [figures["tokens_per_second"][arm] for figures in record["sizes"]], line, color=colour)
