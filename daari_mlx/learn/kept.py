@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from daari_mlx.compile.joined import settings_of
 from daari_mlx.graph.artifact import STATS, read_stats
+from daari_mlx.ground.counted import counted
 from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.learning import FEWEST, LOG, learnt_folder
 from daari_mlx.ground.regular import FILE, what_is
@@ -52,7 +53,7 @@ def until_in(stats: dict[str, Any]) -> float:
 
 def answers_are(count: int) -> str:
     """So many answers, as a sentence about them begins."""
-    return "1 answer is" if count == 1 else f"{count:,} answers are"
+    return f"{counted(count, 'answer')} {'is' if count == 1 else 'are'}"
 
 
 def check_is_made(path: str | Path) -> None:

@@ -24,11 +24,7 @@ from daari_mlx.ground.errors import DaariError
 from daari_mlx.ground.learning import FEWEST
 from daari_mlx.ground.progress import quiet
 from daari_mlx.learn.fading import lasting
-from daari_mlx.learn.fold import (
-    Folded,
-    fold,
-    nothing_known,
-)
+from daari_mlx.learn.fold import Folded, fold, nothing_known
 from daari_mlx.learn.heard import Heard, heard
 from daari_mlx.learn.kept import CORPUS
 from daari_mlx.learn.memory import Memory

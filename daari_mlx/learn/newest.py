@@ -66,16 +66,15 @@ def with_newest(graph: Graph, answers: Sequence[Heard]) -> Graph:
 
     Args:
         graph: with a projection of its own.
-        answers: that it does not know yet, in any order.
+        answers: that it does not know yet, their states reduced by its projection, in any order.
     """
     if not answers:
         return graph
-    known = [one.through(graph.nodes.projection) for one in answers]
-    corpus = corpus_of(known, graph.nodes)
+    corpus = corpus_of(answers, graph.nodes)
     follows, (text, places) = corpus.follows(), corpus.text()
     old = graph.exemplars
     unit = old.states.unit if len(old) else None
-    fresh = Coarse.of(reduced_states(known)[follows], unit)
+    fresh = Coarse.of(reduced_states(answers)[follows], unit)
     place = np.concatenate([places[follows] + np.int32(len(graph.text)), old.place]).astype(np.int32)
     words: IntArray = np.concatenate([graph.text, text])
     values = np.concatenate([fresh.values, old.states.values]) if len(old) else fresh.values
